@@ -149,3 +149,18 @@ def test_bodies_are_bounded_over_all_connections(tmp_path_factory: pytest.TempPa
         connection = http.client.HTTPConnection(broker.host, broker.http_port, timeout=10)
         connection.request("GET", "/v1/topics")
         assert connection.getresponse().status == 200
+
+
+@pytest.mark.parametrize(
+    "path", ["/login", "/iceberg/v1/oauth/tokens", "/api/queues/%2F/q", "/v1/topics", "/v1/scan/plan"]
+)
+def test_a_client_that_hangs_up_in_its_body_leaves_no_stack_in_the_log(broker: BrokerProcess, path: str) -> None:
+    kind = "application/x-www-form-urlencoded" if "oauth" in path else "application/json"
+    method = "PUT" if path.startswith("/api") else "POST"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {kind}\r\nContent-Length: 100\r\n\r\n{{"
+    with socket.create_connection(("127.0.0.1", broker.http_port)) as client:
+        client.sendall(head.encode())
+        ask_http(broker)  # what came before it has been read
+    for _ in range(3):
+        ask_http(broker)
+    assert "Traceback" not in broker.log()

@@ -17,6 +17,7 @@ from mainstem.protocols.kafka.messages import (
 from mainstem.testing import Broker, BrokerProcess
 from tests.protocol.kafka.raw import RawClient
 from tests.security.canary import ask_all
+from tests.security.issuer import AUDIENCE, Issuer
 from tests.users import ANN, ROOT, add_users, allow
 
 EXPONENTIAL = ["(?:a|aa)*b", "(a+)+$", "(a|a?)+c", "((a*)*)*d"]
@@ -67,6 +68,20 @@ def test_a_pattern_does_not_find_what_its_user_may_not_see() -> None:
             assert assigned(beat_until_assigned(root, "all")) == 2
         with logged_in(broker, *ANN) as ann:
             assert assigned(beat_until_assigned(ann, "few")) == 1
+
+
+def test_a_pattern_finds_what_its_token_lets_it_see() -> None:
+    issuer = Issuer()
+    with issuer.served() as address, Broker(f"jwt.keys={address}", f"jwt.audience={AUDIENCE}") as broker:
+        add_users(broker)
+        with logged_in(broker, *ROOT) as root:
+            create(root, "mine.one", "others.two", "mine.secret.one")
+        rules = [
+            {"actions": ["consume"], "filter": "mine/#"},
+            {"actions": ["describe"], "filter": "mine/secret/#", "allow": False},
+        ]
+        with logged_in(broker, "tom", issuer.token(sub="tom", rules=rules)) as tom:
+            assert assigned(beat_until_assigned(tom, "by-token")) == 1
 
 
 def logged_in(broker: Broker, name: str, password: str) -> RawClient:

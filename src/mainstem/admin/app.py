@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from mainstem.admin.api import OPERATIONS
 from mainstem.admin.asking import Asking
+from mainstem.admin.bodies import body_ended
 from mainstem.admin.calls import endpoint, json_response
 from mainstem.admin.console.login import LoginPage
 from mainstem.admin.console.rendering import NUMBERS, Console
@@ -101,5 +102,10 @@ def make_application(running: Running) -> Starlette:
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, running=running, live=LIVE)],
-        exception_handlers={404: not_found, 405: not_allowed, Exception: failed},
+        exception_handlers={404: not_found, 405: not_allowed, ClientDisconnect: _cut_off, Exception: failed},
     )
+
+
+async def _cut_off(request: Request, error: Exception) -> Response:
+    """The client is gone, or sent more than it may."""
+    return problem_of(body_ended())

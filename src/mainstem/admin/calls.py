@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_type_hints
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from mainstem.admin.answers import Page
+from mainstem.admin.bodies import body_of, json_of
 from mainstem.admin.problems import problem_of
 from mainstem.admin.rights import admit, may, require
 from mainstem.admin.running import Running
@@ -26,7 +27,7 @@ from mainstem.broker.rights.operations import NEEDS, Need
 from mainstem.broker.rights.refusals import Client
 from mainstem.broker.schemas.enforcement import Shown
 from mainstem.log.away import RUNS_MAX, brought
-from mainstem.model.errors import InvalidArgument, MainstemError, MessageTooLarge, NotAuthorized, Overloaded
+from mainstem.model.errors import InvalidArgument, MainstemError, NotAuthorized, Overloaded
 from mainstem.storage.engine import NotLocal
 
 logger = logging.getLogger("mainstem.audit")
@@ -130,6 +131,11 @@ class Call:
         if asked < 1:
             raise InvalidArgument(f"limit must be at least 1, not {asked}")
         return min(asked, most)
+
+    @property
+    def begin(self) -> int:
+        """Of lists whose `after` is a place."""
+        return max(0, self.number("after", 0))
 
     def number(self, name: str, default: int) -> int:
         text = self.query.get(name)
@@ -263,15 +269,8 @@ async def _call_of(running: Running, operation: Operation, request: Request) -> 
 
 
 async def _json(request: Request) -> dict[str, Any]:
-    try:
-        data = await request.body()
-        value = msgspec.json.decode(data) if data else {}
-    except ClientDisconnect:
-        raise MessageTooLarge("the body is longer than [http] body_bytes_max allows") from None
-    except RecursionError:
-        raise InvalidArgument("the body is nested too deeply") from None
-    except msgspec.DecodeError as error:
-        raise InvalidArgument(f"the body is not JSON: {error}") from None
+    data = await body_of(request)
+    value = json_of(data) if data else {}
     if not isinstance(value, dict):
         raise InvalidArgument("the body must be a JSON object")
     return value

@@ -10,6 +10,7 @@ from mainstem.admin.long_lists import in_order, in_slices
 from mainstem.admin.running import Running
 from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.model.errors import NotFound
+from mainstem.model.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from mainstem.admin.calls import Call
@@ -60,7 +61,7 @@ def namespace_of(connection: Any) -> Namespace | None:
 def _order(running: Running, connection_id: str) -> tuple[int, int]:
     listener, _, number = connection_id.partition("-")
     listeners = list(running.protocols)
-    return (listeners.index(listener) if listener in listeners else -1, int(number) if number.isdigit() else 0)
+    return (listeners.index(listener) if listener in listeners else -1, whole_number(number) or 0)
 
 
 def connection_row(listener: str, protocol: str, connection: Any) -> ConnectionRow:

@@ -11,10 +11,11 @@ from typing import Any
 from urllib.parse import unquote
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mainstem.admin.bodies import body_of, json_of
 from mainstem.admin.calls import audit
 from mainstem.admin.problems import status_of
 from mainstem.admin.rights import admit
@@ -24,7 +25,7 @@ from mainstem.broker.identity.login import Shown
 from mainstem.broker.line_process import Ended, Late, LineProcess
 from mainstem.broker.rights.access import Principal
 from mainstem.broker.rights.operations import NEEDS
-from mainstem.model.errors import MainstemError, NotAuthorized
+from mainstem.model.errors import ClientFault, MainstemError, NotAuthorized
 
 ROOT = "/iceberg/v1"
 NAMESPACE = "/"
@@ -90,12 +91,10 @@ async def _asked(process: LineProcess, request: Request, *, keys: bool) -> tuple
     raw = request.scope.get("raw_path", request.url.path.encode()).decode("latin-1").partition("?")[0]
     path = [unquote(part) for part in raw.removeprefix(ROOT).strip("/").split("/")]
     try:
-        data = await request.body() if request.method == "POST" else b""
-        body = msgspec.json.decode(data) if data else _query(request)
-    except ClientDisconnect:
-        return 413, _error(413, "BadRequestException", "the body is longer than [http] body_bytes_max allows")
-    except (msgspec.DecodeError, RecursionError) as error:
-        return 400, _error(400, "BadRequestException", f"the body is not JSON: {error}")
+        data = await body_of(request) if request.method == "POST" else b""
+        body = json_of(data) if data else _query(request)
+    except ClientFault as error:
+        return status_of(error), _error(status_of(error), "BadRequestException", error.message)
     if not isinstance(body, dict):
         return 400, _error(400, "BadRequestException", "the body must be a JSON object")
     try:

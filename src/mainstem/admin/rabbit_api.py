@@ -27,6 +27,7 @@ from mainstem.admin import rabbit_changes as changes
 from mainstem.admin import rabbit_objects as objects
 from mainstem.admin import rabbit_policies as policies
 from mainstem.admin import rabbit_users as users
+from mainstem.admin.bodies import body_of, json_of
 from mainstem.admin.calls import audit
 from mainstem.admin.rights import admit, may
 from mainstem.admin.running import Running
@@ -83,10 +84,8 @@ def rabbit_routes(running: Running) -> list[Route]:
         path = [unquote(part) for part in raw.removeprefix("/api/").strip("/").split("/")]
         failure: MainstemError | None = None
         try:
-            body = json.loads(await request.body() or b"null")
+            body = json_of(await body_of(request) or b"null")
             status, document = await _dispatch(Call(running, request, path, body), request.method)
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-            status, document = 400, {"error": "bad_request", "reason": f"the body is not JSON: {error}"}
         except ClientFault as error:
             failure = error
             status = 404 if isinstance(error, NotFound) else 401 if isinstance(error, NotAuthorized) else 400

@@ -19,7 +19,7 @@ from mainstem.broker.queues.declaring import (
 )
 from mainstem.broker.queues.exchange_names import DEFAULT, anything_to, filter_of, topic_of
 from mainstem.broker.queues.exchanges import PREDECLARED, Binding, Exchange, Exchanges, carbon_copies
-from mainstem.broker.queues.opening import check_taker, opening_reaches, opening_rights
+from mainstem.broker.queues.opening import check_taker, may_bind, opening_reaches, opening_rights
 from mainstem.broker.queues.policies import policy_of
 from mainstem.broker.queues.queue import Outcome
 from mainstem.broker.queues.registry import Queues
@@ -28,6 +28,7 @@ from mainstem.metadata.store import Written
 from mainstem.model.amqp_content import NAMES, Content, encode_value
 from mainstem.model.errors import AlreadyExists, InvalidArgument, NotAuthorized, NotFound
 from mainstem.model.record import Record
+from mainstem.model.whole_numbers import whole_number
 
 if TYPE_CHECKING:
     from mainstem.admin.rabbit_api import Call
@@ -62,6 +63,8 @@ def _require_all(call: Call, action: Action, topic_filter: bytes) -> None:
 def _require_binding(call: Call, queues: Queues, binding: Binding) -> None:
     kind = queues.exchanges.get(binding.source).type
     _require_all(call, Action.CONSUME, filter_of(binding.source, kind, binding.key))
+    if binding.to_queue and not may_bind(call.broker.access, call.principal, binding.destination):
+        raise NotAuthorized(f"{call.principal.name!r} may not bind queue {binding.destination!r}")
     if not binding.to_queue:
         _require_all(call, Action.PUBLISH, anything_to(binding.destination))
 
@@ -318,10 +321,11 @@ def get_messages(call: Call, vhost: str, name: str) -> tuple[int, Any]:
     mode = body.get("ackmode") or ("ack_requeue_true" if body.get("requeue", True) else "ack_requeue_false")
     if mode not in _OUTCOMES:
         raise InvalidArgument(f"ackmode must be one of {', '.join(_OUTCOMES)}, not {mode!r}")
-    if not str(body.get("count", 1)).isdigit():
+    count = whole_number(str(body.get("count", 1)))
+    if count is None:
         raise InvalidArgument(f"count must be a number, not {body['count']!r}")
     call.broker.ticker.write_now()
-    taken = queue.acquire(call, min(int(body.get("count", 1)), GET_MAX))
+    taken = queue.acquire(call, min(count, GET_MAX))
     rows = []
     for index, one in enumerate(taken):
         exchange, key = queue.queues.exchanges.origin_of(one.record)

@@ -72,6 +72,8 @@ async def _credentials(call: Call, name: str, body: dict[str, Any]) -> dict[str,
 
 def _tags(body: dict[str, Any]) -> list[str]:
     tags = body.get("tags") or []
+    if not isinstance(tags, str | list):
+        raise InvalidArgument(f"tags are a list, or text with commas, not {tags!r}")
     return [one.strip() for one in tags.split(",")] if isinstance(tags, str) else [str(one) for one in tags]
 
 

@@ -24,14 +24,15 @@ the topics that its writer may publish to (broker/staging/writers.py). All of it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
-from starlette.requests import Request
+import msgspec
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from mainstem.admin.bodies import json_of
 from mainstem.admin.calls import audit
 from mainstem.admin.frame_answers import FrameAnswers
 from mainstem.admin.problems import problem_of
@@ -60,6 +61,18 @@ Handler = Callable[[Request, Namespace], Awaitable[Response]]
 AUDITED = ("archive.forget",)  # the rest changes nothing that could be missed
 
 BODY_BYTES_MAX = 8 << 20
+NUMBER_MAX = 1 << 62
+Number = Annotated[int, msgspec.Meta(ge=-NUMBER_MAX, le=NUMBER_MAX)]  # offsets, stamps and times fit 64 bits
+# What a selection has beside its kind (`broker/scans/selection.py`), by that kind.
+SELECTIONS: dict[str, Any] = {
+    "topics": list[str],
+    "pattern": str,
+    "partitions": dict[str, list[Number]],
+    "filter": str,
+    "view": str,
+}
+At = dict[str, Number]  # time_ms, or stamp
+Ranges = list[tuple[str, Number, Number, Number]]  # topic, partition, start, end
 
 
 def spark_routes(broker: Broker) -> list[Route]:
@@ -119,12 +132,7 @@ class _Api:
 
 async def _body(request: Request) -> dict[str, Any]:
     data = await _bytes(request, BODY_BYTES_MAX)
-    try:
-        body = json.loads(data)
-    except RecursionError:
-        raise InvalidArgument("the request's body is nested too deeply") from None
-    except ValueError as error:
-        raise InvalidArgument(f"the request's body is not JSON: {error}") from None
+    body = json_of(data)
     if not isinstance(body, dict):
         raise InvalidArgument("the request's body must be a JSON object")
     return body
@@ -133,26 +141,53 @@ async def _body(request: Request) -> dict[str, Any]:
 async def _bytes(request: Request, bytes_max: int) -> bytes:
     """The body, refused before it is buffered if it is too large."""
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > bytes_max:
-            raise MessageTooLarge(f"the request's body exceeds {bytes_max} bytes")
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > bytes_max:
+                raise MessageTooLarge(f"the request's body exceeds {bytes_max} bytes")
+            parts.append(part)
+    except ClientDisconnect:
+        raise MessageTooLarge("the request's body was not sent to its end, or exceeds what may be sent") from None
     return b"".join(parts)
 
 
 def _number(request: Request, name: str, default: int | None = None) -> int:
     text = request.query_params.get(name, "" if default is None else str(default))
     try:
-        return int(text)
+        found: int = _typed(int(text), name, Number)
+        return found
     except ValueError:
-        raise InvalidArgument(f"query parameter {name} must be a number, not {text!r}") from None
+        raise InvalidArgument(f"query parameter {name} must be a number, not {text[:100]!r}") from None
 
 
-def _field(body: dict[str, Any], name: str) -> Any:
+def _field(body: dict[str, Any], name: str, kind: Any = Any) -> Any:
     if name not in body:
         raise InvalidArgument(f"the request's body lacks {name!r}")
-    return body[name]
+    return _typed(body[name], name, kind)
+
+
+def _whole(body: dict[str, Any], name: str, default: int) -> int:
+    """Nothing and null say nothing."""
+    found: int | None = _typed(body.get(name), name, Number | None)
+    return found or default
+
+
+def _select(body: dict[str, Any]) -> dict[str, Any]:
+    wanted: dict[str, Any] = _field(body, "select", dict[str, Any])
+    kind = wanted.get("kind")
+    return (
+        {**wanted, kind: _field(wanted, kind, SELECTIONS[kind])}
+        if isinstance(kind, str) and kind in SELECTIONS
+        else wanted
+    )
+
+
+def _typed(value: Any, name: str, kind: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"{name!r} of the request's body: {error}") from None
 
 
 class _ScanApi(_Api):
@@ -179,23 +214,23 @@ class _ScanApi(_Api):
         body = await _body(request)
         reader = self._reader(request)
         return JSONResponse(
-            await self._plans.partitions(namespace, _field(body, "select"), body.get("at") or {}, reader)
+            await self._plans.partitions(namespace, _select(body), _typed(body.get("at") or {}, "at", At), reader)
         )
 
     async def limit(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
-        select, ranges, rows = _field(body, "select"), _field(body, "ranges"), int(_field(body, "rows"))
+        select, ranges, rows = _select(body), _field(body, "ranges", Ranges), _field(body, "rows", Number)
         return JSONResponse(await self._plans.limit(namespace, select, ranges, rows, self._reader(request)))
 
     async def plan(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
         plan = await self._plans.plan(
             namespace,
-            _field(body, "select"),
-            _field(body, "ranges"),
-            slices_min=int(body.get("slices_min") or 0),
-            slice_bytes=int(body.get("slice_bytes") or SLICE_BYTES),
-            rows_max=int(body.get("rows_max") or 0),
+            _select(body),
+            _field(body, "ranges", Ranges),
+            slices_min=_whole(body, "slices_min", 0),
+            slice_bytes=_whole(body, "slice_bytes", SLICE_BYTES),
+            rows_max=_whole(body, "rows_max", 0),
             files=bool(body.get("files", True)),
             ranged=bool(body.get("ranged")),
             reader=self._reader(request),
@@ -268,7 +303,7 @@ class _StageApi(_Api):
 
     async def topics(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
-        names, writer = [str(name) for name in _field(body, "topics")], self._writer(request)
+        names, writer = _field(body, "topics", list[str]), self._writer(request)
         if body.get("each"):
             return JSONResponse(await self._staging.topics_each(namespace, names, writer))
         declare = bool(body.get("declare"))
@@ -286,8 +321,8 @@ class _StageApi(_Api):
     async def commit(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
         batch = _batch(namespace, body)
-        parts = [Attempt(*(int(number) for number in one)) for one in _field(body, "parts")]
-        run, writer = str(_field(body, "run")), self._writer(request)
+        parts = [Attempt(*one) for one in _field(body, "parts", list[tuple[Number, Number, Number]])]
+        run, writer = _field(body, "run", str), self._writer(request)
         return JSONResponse(await self._staging.commit(namespace, batch, run, parts, writer))
 
     async def last(self, request: Request, namespace: Namespace) -> Response:
@@ -298,7 +333,7 @@ class _StageApi(_Api):
 
     async def abort(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
-        await self._staging.abort(_batch(namespace, body), str(_field(body, "run")), self._writer(request))
+        await self._staging.abort(_batch(namespace, body), _field(body, "run", str), self._writer(request))
         return JSONResponse({})
 
 
@@ -310,8 +345,9 @@ class _ToldApi(_Api):
 
     async def archived(self, request: Request, namespace: Namespace) -> Response:
         body = await _body(request)
-        name, topic_filter = request.path_params["name"], body.get("filter")
-        await durable(self._broker.archives.report(namespace, name, _field(body, "ends"), topic_filter))
+        name, topic_filter = request.path_params["name"], _typed(body.get("filter"), "filter", str | None)
+        ends = _field(body, "ends", dict[str, dict[Number, Number]])
+        await durable(self._broker.archives.report(namespace, name, ends, topic_filter))
         return JSONResponse({})
 
     async def forget_archive(self, request: Request, namespace: Namespace) -> Response:
@@ -328,4 +364,4 @@ class _ToldApi(_Api):
 
 
 def _batch(namespace: Namespace, body: dict[str, Any]) -> BatchId:
-    return BatchId(namespace.name, str(_field(body, "query")), str(_field(body, "sink")), int(_field(body, "batch")))
+    return BatchId(namespace.name, _field(body, "query", str), _field(body, "sink", str), _field(body, "batch", Number))

@@ -17,10 +17,11 @@ from typing import Any
 from urllib.parse import unquote
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from mainstem.admin.bodies import body_of, json_of
 from mainstem.admin.calls import audit
 from mainstem.admin.problems import status_of
 from mainstem.admin.rights import admit, require
@@ -35,6 +36,7 @@ from mainstem.broker.schemas.registry import reference_of
 from mainstem.broker.schemas.state import number_of
 from mainstem.broker.schemas.subjects import topic_of_subject
 from mainstem.model.errors import MainstemError
+from mainstem.model.whole_numbers import whole_number
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 ROOTS = ("subjects", "schemas", "compatibility", "config", "mode", "contexts", "associations")
@@ -223,7 +225,7 @@ async def versions_of_id(call: Call, schema_id: str) -> Any:
 
 def _seen(call: Call, schema_id: str) -> Schema:
     """Whoever may see one of its subjects; others learn nothing of it, not even that it exists."""
-    if not schema_id.isdigit() or len(schema_id) > 10:
+    if whole_number(schema_id, 10) is None:
         raise faults.schema_not_found(schema_id[:32])
     schema = call.state.schema(int(schema_id))
     if not any(call.sees(one.subject) for one in call.state.users(int(schema_id), deleted=True)):
@@ -374,13 +376,8 @@ def _found(method: str, path: list[str]) -> tuple[Handler, list[str]]:
 async def _body(request: Request) -> Any:
     if request.method not in ("POST", "PUT"):
         return None
-    try:
-        data = await request.body()
-        return msgspec.json.decode(data) if data else {}
-    except ClientDisconnect:
-        raise SchemaFault(413, "the body is longer than [http] body_bytes_max allows") from None
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise SchemaFault(400, f"the body is not JSON: {error}") from None
+    data = await body_of(request)
+    return json_of(data) if data else {}
 
 
 def _raw(text: str) -> Response:

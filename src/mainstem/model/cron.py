@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 from mainstem.model.errors import InvalidArgument
 from mainstem.model.times import NS_PER_S, time_ns
+from mainstem.model.whole_numbers import whole_number
 
 _NAMED = {
     "@yearly": "0 0 0 1 1 *",
@@ -42,6 +43,7 @@ _BOUNDS: list[tuple[int, int, dict[str, int]]] = [
     (0, 6, _DAYS),
 ]
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|ms|s|m|h)")
+DURATION_NS_MAX = 1 << 62  # 146 years: added to a moment of ours it still fits
 _UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": NS_PER_S, "m": 60 * NS_PER_S, "h": 3_600 * NS_PER_S}
 YEARS_MAX = 5
 
@@ -79,7 +81,8 @@ def duration_ns(text: str) -> int | None:
     found = _PART.findall(text)
     if not found or "".join(number + unit for number, unit in found) != text:
         return None
-    return int(sum(float(number) * _UNITS[unit] for number, unit in found))
+    length = sum(float(number) * _UNITS[unit] for number, unit in found)
+    return int(length) if length < DURATION_NS_MAX else None
 
 
 def _rounded(ns: int) -> int:
@@ -99,7 +102,7 @@ def _field(text: str, low: int, high: int, names: dict[str, int]) -> tuple[froze
     star = False
     for part in text.split(","):
         span, _, step_text = part.partition("/")
-        step = int(step_text) if step_text.isdigit() else 0 if "/" in part else 1
+        step = (whole_number(step_text) or 0) if "/" in part else 1
         if span in ("*", "?"):
             first, last, star = low, high, star or step == 1
         else:
@@ -115,9 +118,10 @@ def _field(text: str, low: int, high: int, names: dict[str, int]) -> tuple[froze
 def _value(text: str, names: dict[str, int]) -> int:
     if text.lower() in names:
         return names[text.lower()]
-    if not text.isdigit():
+    number = whole_number(text)
+    if number is None:
         raise InvalidArgument(f"{text!r} is not a number")
-    return int(text)
+    return number
 
 
 def _next_cron(fields: list[tuple[frozenset[int], bool]], after_ns: int, zone: tzinfo) -> int:

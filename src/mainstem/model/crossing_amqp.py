@@ -22,7 +22,9 @@ from mainstem.model.cut_names import is_cut
 from mainstem.model.errors import InvalidName
 from mainstem.model.record import Header, Record
 from mainstem.model.topic import amqp_key, topic_of_amqp
+from mainstem.model.whole_numbers import MS_DIGITS_MAX, whole_number
 
+SECONDS_MAX = (1 << 63) // 1_000_000
 SHORT_MAX = 255
 PERSISTENT, TRANSIENT = 2, 1
 _TEXTS = {"content_type": "content_type", "content_encoding": "content_encoding", "message_id": "message_id"}
@@ -54,11 +56,12 @@ def _read_properties(message: Message, content: Content, record: Record) -> None
         message.correlation = content.fields["correlation_id"][1:]
     if "reply_to" in content.fields:
         _read_reply_to(message, content.fields["reply_to"][1:])
-    expiration = content.text("expiration")
-    if expiration is not None and expiration.isdigit():
-        message.expires_at_us = record.stamp // 1000 + int(expiration) * 1000
+    expires_ms = whole_number(content.text("expiration") or "", MS_DIGITS_MAX)
+    if expires_ms is not None:
+        message.expires_at_us = record.stamp // 1000 + expires_ms * 1000
     seconds = content.number("timestamp")
-    if seconds is not None and (message.event_time_us or 0) // 1_000_000 != seconds:
+    # One that no signed number of milliseconds holds is for readers by AMQP alone, who get it as it was sent.
+    if seconds is not None and (message.event_time_us or 0) // 1_000_000 != seconds <= SECONDS_MAX:
         message.event_time_us = seconds * 1_000_000
 
 
@@ -71,8 +74,8 @@ def _read_reply_to(message: Message, key: bytes) -> None:
 
 def _read_header(message: Message, headers: list[Header], name: bytes, raw: bytes) -> None:
     value = _as_bytes(raw)
-    if name == b"timestamp_in_ms" and value is not None and value.isdigit():
-        message.event_time_us = int(value) * 1000
+    if name == b"timestamp_in_ms" and (time_ms := whole_number(value or b"", MS_DIGITS_MAX)) is not None:
+        message.event_time_us = time_ms * 1000
     elif name == b"x-correlation-id" and value is not None:
         message.correlation = value
     elif name not in CLIENT_NAMES or value is None or not take_client_field(message, name, value):
@@ -88,8 +91,9 @@ def asked_by_client(content: Content) -> Message:
             continue
         if name == "ms-key":
             message.key = value
-        elif name == "timestamp_in_ms" and value.isdigit() and message.event_time_us is None:
-            message.event_time_us = int(value) * 1000
+        elif name == "timestamp_in_ms" and message.event_time_us is None:
+            time_ms = whole_number(value, MS_DIGITS_MAX)
+            message.event_time_us = None if time_ms is None else time_ms * 1000
         elif name.encode() in CLIENT_NAMES:
             take_client_field(message, name.encode(), value)
     return message
@@ -154,7 +158,8 @@ def _write_headers(message: Message, content: Content) -> None:
         else:
             content.headers.append(("x-correlation-id", _typed(message.correlation)))
     if message.event_time_us is not None:
-        content.fields["timestamp"] = (message.event_time_us // 1_000_000).to_bytes(8, "big")
+        if message.event_time_us >= 0:  # Kafka's -1 is no time; AMQP has none before 1970
+            content.fields["timestamp"] = (message.event_time_us // 1_000_000).to_bytes(8, "big")
         content.set_header("timestamp_in_ms", message.event_time_us // 1000)
         if message.event_time_us % 1000:
             content.set_header("ms-ts", str(message.event_time_us))

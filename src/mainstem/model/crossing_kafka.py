@@ -10,6 +10,7 @@ from mainstem.model.errors import InvalidName
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header, Record
 from mainstem.model.topic import kafka_name, topic_of_kafka
+from mainstem.model.whole_numbers import whole_number
 
 TEXT_FIELDS = {
     b"content-type": "content_type",
@@ -41,7 +42,7 @@ def _take(message: Message, name: bytes, value: bytes) -> bool:
             message.reply_to = topic_of_kafka(value.decode())
         except (UnicodeDecodeError, InvalidName):
             return False  # an address of the sender's own, not one of our topics
-    elif name == b"ms-ts" and value.isdigit() and int(value) // 1000 != (message.event_time_us or 0) // 1000:
+    elif name == b"ms-ts" and (whole_number(value) or 0) // 1000 != (message.event_time_us or 0) // 1000:
         return False  # it refines the record's own time, or it is not one of ours
     elif name in CLIENT_NAMES and name != b"ms-key":
         return take_client_field(message, name, value)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from mainstem.model.origin import QOS_MASK, Origin, RecordFlag
 from mainstem.model.record import Header, Record
+from mainstem.model.whole_numbers import whole_number
 
 CLIENT_NAMES = (b"ms-key", b"ms-ts", b"ms-expires-at", b"ms-deliver-at", b"ms-priority")
 AMQP_NAMES = {
@@ -61,9 +62,9 @@ def take_client_field(message: Message, name: bytes, value: bytes) -> bool:
     """A field that a client may set under an `ms-` name; False where the value makes no sense there."""
     if name == b"ms-key":
         return True  # it became the key when it was published
-    if not value.isdigit() or len(value) > 18:
+    number = whole_number(value)
+    if number is None:
         return False
-    number = int(value)
     if name == b"ms-ts":
         message.event_time_us = number
     elif name == b"ms-expires-at":

@@ -22,6 +22,7 @@ from mainstem.model.crossing_message import (
 )
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header, Record
+from mainstem.model.whole_numbers import whole_number
 
 FORMAT, EXPIRY, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION, USER = 1, 2, 3, 8, 9, 38
 TEXT_MAX = 65_535
@@ -76,8 +77,8 @@ def _read_user_property(message: Message, headers: list[Header], name: bytes, te
         return
     if plain in _NAMED and value is not None and getattr(message, _NAMED[plain]) is None:
         setattr(message, _NAMED[plain], value)
-    elif plain == b"priority" and text.isdigit() and int(text) <= 255 and message.priority is None:
-        message.priority = int(text)
+    elif plain == b"priority" and message.priority is None and (number := whole_number(text)) in range(256):
+        message.priority = number
     else:
         headers.append((elsewhere(plain), value))
 

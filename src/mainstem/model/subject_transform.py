@@ -55,7 +55,7 @@ class SubjectTransform:
         return ".".join(found + (tokens[self._rest :] if self._rest is not None else []))
 
     def _part(self, token: str) -> Part:
-        if token[:1] == "$" and token[1:].isdigit():
+        if token[:1] == "$" and token[1:].isascii() and token[1:].isdigit():
             return self._function("wildcard", [token[1:]], token)
         if not (token.startswith("{{") and token.endswith("}}")):
             return lambda tokens: token

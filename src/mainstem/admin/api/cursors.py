@@ -32,7 +32,7 @@ from mainstem.model.topic import topic_of_kafka
 
 
 async def list_cursors(call: Call) -> Page[CursorRow]:
-    begin = max(0, call.number("after", 0))
+    begin = call.begin
     rows = await cursor_rows(call.running, call.namespace, begin, call.limit + 1)
     return page(rows[: call.limit], str(begin + call.limit) if len(rows) > call.limit else None)
 

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from mainstem import __version__
+from mainstem.admin.bodies import json_of
 from mainstem.admin.calls import json_response
 from mainstem.admin.problems import problem_of
 from mainstem.admin.running import Running
@@ -101,11 +102,9 @@ async def _form_of(request: Request) -> _Form:
             data += piece
             if len(data) > FORM_BYTES_MAX:  # nobody is known yet: no more of it is kept
                 raise InvalidArgument(f"a login has at most {FORM_BYTES_MAX} bytes")
-        form = msgspec.json.decode(data, type=_Form)
-    except (ClientDisconnect, RecursionError):
-        raise InvalidArgument("the login is longer or nested deeper than any") from None
-    except msgspec.DecodeError as error:
-        raise InvalidArgument(f"the login is not JSON with user and password: {error}") from None
+    except ClientDisconnect:
+        raise InvalidArgument("the login is longer than any") from None
+    form: _Form = json_of(bytes(data), _Form)
     if not form.user or not form.password:
         raise InvalidArgument("a login needs a user and a password")
     return form

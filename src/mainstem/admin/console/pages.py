@@ -259,7 +259,7 @@ def _exchange_rows(call: Call, search: str) -> list[dict[str, Any]]:
 
 
 async def cursors_page(call: Call) -> dict[str, Any]:
-    begin = call.number("after", 0)
+    begin = call.begin
     rows = await cursor_rows(call.running, call.namespace, begin, ROWS + 1)
     more = str(begin + ROWS) if len(rows) > ROWS else None
     return {
@@ -272,7 +272,7 @@ async def cursors_page(call: Call) -> dict[str, Any]:
 
 
 async def pipelines_page(call: Call) -> dict[str, Any]:
-    begin = call.number("after", 0)
+    begin = call.begin
     rows = list(islice(flow_rows(call.running, call.namespace), begin, begin + ROWS + 1))
     return {"items": rows[:ROWS], "next": str(begin + ROWS) if len(rows) > ROWS else None}
 

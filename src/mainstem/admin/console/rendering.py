@@ -199,7 +199,10 @@ class Console:
 
     async def _render(self, page: Page, facts: dict[str, Any], request: Request, twin: str) -> str:
         templates, query = await self.templates(), dict(request.query_params)
-        offers = Offers(self._unchecked_call(request, page))
+        reader = self._unchecked_call(request, page)
+        if not self._running.broker.access.has_namespace(reader.query.get("namespace", "")):
+            reader.query.pop("namespace", None)  # the page says that it is not there, and leads somewhere else
+        offers = Offers(reader)
         following = {**query, "from" if page.path == "/messages" else "after": facts.get("next")}
         context = {
             **facts,

@@ -15,6 +15,7 @@ from typing import Protocol
 from mainstem.broker.groups.assign import ASSIGNORS, TopicPartition, assign
 from mainstem.broker.groups.classic import GroupLimits
 from mainstem.broker.groups.fault import GroupFault
+from mainstem.broker.rights.people import Principal
 from mainstem.model.errors import InvalidArgument
 from mainstem.model.pattern import Pattern
 
@@ -22,6 +23,7 @@ SESSION_MS = 45_000
 HEARTBEAT_MS = 3_000
 HEARTBEAT_MOVING_MS = 500  # while the member has not reached the target
 MEMBERS_MAX = 10_000
+NOBODY = Principal("")
 JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
 
 
@@ -29,8 +31,8 @@ class TopicLookup(Protocol):
     def find(self, name: str) -> tuple[bytes, int] | None:
         """Topic id and number of partitions."""
 
-    def names(self, user: str) -> Iterable[str]:
-        """All topics a pattern of this user's may match: those that it may see."""
+    def names(self, reader: Principal) -> Iterable[str]:
+        """All topics a pattern of this reader's may match: those that it may see."""
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class Beat:
     owned: set[TopicPartition] | None = None
     client_id: str = ""
     client_host: str = ""
-    user: str = ""
+    reader: Principal = NOBODY
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ class ConsumerMember:
     rebalance_ms: int = 300_000
     topics: set[str] = field(default_factory=set)
     pattern: Pattern | None = None
-    user: str = ""  # whose pattern it is
+    reader: Principal = NOBODY  # whose pattern it is
     assignor: str = ""
     epoch: int = 0
     previous_epoch: int = -1
@@ -201,7 +203,7 @@ class ConsumerGroup:
             member.topics = set(beat.topics)
         if beat.pattern is not None and beat.pattern != _text_of(member.pattern):  # "" means: no pattern
             member.pattern = pattern
-        member.user = beat.user
+        member.reader = beat.reader
         if beat.assignor is not None:
             member.assignor = beat.assignor
         if before != (member.topics, _text_of(member.pattern), member.assignor):
@@ -226,7 +228,7 @@ class ConsumerGroup:
     def refresh(self, lookup: TopicLookup) -> None:
         """Look at the subscribed topics again; a change of them or of the members makes a new target."""
         seen: dict[str, tuple[bytes, int]] = {}
-        matched: dict[tuple[str, str], set[str]] = {}
+        matched: dict[tuple[str, Principal], set[str]] = {}
         for member in self.members.values():
             for name in member.topics | _matching(member, lookup, matched):
                 if name not in seen and (found := lookup.find(name)) is not None:
@@ -330,11 +332,11 @@ def _text_of(pattern: Pattern | None) -> str:
     return pattern.text if pattern is not None else ""
 
 
-def _matching(member: ConsumerMember, lookup: TopicLookup, known: dict[tuple[str, str], set[str]]) -> set[str]:
+def _matching(member: ConsumerMember, lookup: TopicLookup, known: dict[tuple[str, Principal], set[str]]) -> set[str]:
     """What the member's pattern chooses; members of one user that have the same share the answer."""
     if member.pattern is None:
         return set()
-    key = (member.pattern.text, member.user)
+    key = (member.pattern.text, member.reader)
     if key not in known:
-        known[key] = member.pattern.chosen(lookup.names(member.user))
+        known[key] = member.pattern.chosen(lookup.names(member.reader))
     return known[key]

@@ -12,6 +12,7 @@ from mainstem.broker.queues.exchanges import TYPES, Exchange
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.queues.settings import Kind, Overflow, QueueSettings
 from mainstem.model.errors import InvalidArgument, NotAuthorized
+from mainstem.model.whole_numbers import whole_number
 
 DELIVERY_LIMIT_QUORUM = 20
 PRIORITY_MAX = 255
@@ -254,9 +255,10 @@ def _no_integer(value: Any) -> str:
 
 def age_seconds(text: Any) -> int | None:
     """`7D`, `12h`: RabbitMQ's spelling of a time span; None if it is none."""
-    if not isinstance(text, str) or text[-1:] not in _SHORT_AGES or not text[:-1].isdigit():
+    if not isinstance(text, str) or text[-1:] not in _SHORT_AGES:
         return None
-    return int(text[:-1]) * _SHORT_AGES[text[-1]]
+    number = whole_number(text[:-1])
+    return None if number is None else number * _SHORT_AGES[text[-1]]
 
 
 def _shown(value: Any) -> Any:

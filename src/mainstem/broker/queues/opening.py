@@ -55,6 +55,13 @@ def may_queue(access: Access, principal: Principal, action: Action, name: str) -
     return access.allows_named(principal, action, Kind.QUEUE, name, topic_of(DEFAULT, name))
 
 
+def may_bind(access: Access, principal: Principal, name: str) -> bool:
+    """What is bound to a queue enters it: for who may write it, or made it, or could have."""
+    return any(
+        may_queue(access, principal, action, name) for action in (Action.PUBLISH, Action.CREATE, Action.CONFIGURE)
+    )
+
+
 def check_joiner(access: Access, principal: Principal, queue: Queue) -> None:
     """Whoever joins a queue by its name may consume it: by a rule of queues, or, without one, of what enters it."""
     if access.judges(principal, Action.CONSUME, Kind.QUEUE, queue.name) is None:

@@ -6,6 +6,7 @@ from mainstem.model.amqp_content import Content
 from mainstem.model.crossing import canonical
 from mainstem.model.origin import Origin
 from mainstem.model.record import Record
+from mainstem.model.whole_numbers import MS_DIGITS_MAX, whole_number
 
 US_PER_MS = 1_000
 
@@ -16,8 +17,9 @@ def expires_at_ms(record: Record, entered_ms: int) -> int | None:
         properties, asked = record.header(b"ms-amqp"), record.header(b"ms-expires-at")
         expiration = Content.parse(properties).text("expiration") if properties else None
         dues = [int(asked)] if asked is not None else []
-        if expiration is not None and expiration.isdigit():
-            dues.append(entered_ms + int(expiration))
+        lasts_ms = whole_number(expiration or "", MS_DIGITS_MAX)
+        if lasts_ms is not None:
+            dues.append(entered_ms + lasts_ms)
         return min(dues, default=None)
     expires_at_us = canonical(record).expires_at_us
     return None if expires_at_us is None else expires_at_us // US_PER_MS

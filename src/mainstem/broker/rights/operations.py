@@ -109,7 +109,8 @@ TABLE = (
     Need("policy.remove", _OWN, _MANAGE, _NAMESPACE),
     Need("exchange.create", _NAMED, _CREATE, _EXCHANGE, _AMQP),
     Need("exchange.publish", _NAMED, _PUBLISH, _EXCHANGE, _AMQP),
-    Need("exchange.bind", _NAMED, _CONSUME, _TOPIC, _AMQP),  # on all topics that the binding means
+    # On all topics that the binding means; and of a queue that is bound `publish`, `create` or `configure` (`may_bind`).
+    Need("exchange.bind", _NAMED, _CONSUME, _TOPIC, _AMQP),
     Need("exchange.delete", _NAMED, _DELETE, _EXCHANGE, _AMQP),
     Need("exchange.describe", _NAMED, _DESCRIBE, _EXCHANGE, _AMQP),
     Need("exchange.list", _EACH, _DESCRIBE, _EXCHANGE),

@@ -10,6 +10,7 @@ import msgspec
 
 from mainstem.broker.schemas import faults
 from mainstem.broker.schemas.records import Schema, Version, version_of
+from mainstem.model.whole_numbers import whole_number
 
 logger = logging.getLogger("mainstem.broker")
 
@@ -154,9 +155,10 @@ def number_of(text: str) -> int | str:
     """A version as a path says it."""
     if text in (LATEST, "-1"):
         return LATEST
-    if not text.isdigit() or len(text) > 10 or not 1 <= int(text) <= VERSION_MAX:
+    number = whole_number(text, 10)
+    if number is None or not 1 <= number <= VERSION_MAX:
         raise faults.invalid_version(text)
-    return int(text)
+    return number
 
 
 def compared(versions: Iterable[Version], level: str) -> list[Version]:

@@ -8,6 +8,7 @@ from heapq import heapify, heappop, heappush
 
 EXPIRING_MAX = 1_000_000  # messages of one stream that wait for their end
 NS_PER_S = 1_000_000_000
+TTL_NS_MAX = 1 << 62  # 146 years: what is added to a moment of ours still fits
 _PART = re.compile(rb"([0-9]+(?:\.[0-9]+)?)(ns|us|ms|s|m|h)")
 _WHOLE = re.compile(rb"(?:[0-9]+(?:\.[0-9]+)?(?:ns|us|ms|s|m|h))+")
 _UNITS = {b"ns": 1, b"us": 1_000, b"ms": 1_000_000, b"s": NS_PER_S, b"m": 60 * NS_PER_S, b"h": 3_600 * NS_PER_S}
@@ -19,12 +20,12 @@ def ttl_ns(text: bytes) -> int | None:
     if text == NEVER:
         return 0
     if text.isdigit() and len(text) < 12:
-        found = int(text) * NS_PER_S
+        found: float = int(text) * NS_PER_S
     elif _WHOLE.fullmatch(text):
-        found = int(sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text)))
+        found = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
     else:
         return None
-    return found if found >= NS_PER_S else None
+    return int(found) if NS_PER_S <= found < TTL_NS_MAX else None
 
 
 def ttl_of(block: bytes | None) -> int:

@@ -26,6 +26,7 @@ from mainstem.model.subject_transform import SubjectTransform
 from mainstem.model.times import time_ns
 from mainstem.model.topic import filter_of_nats, topic_of_nats
 from mainstem.model.topic_filter import matches
+from mainstem.model.whole_numbers import whole_number
 from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
@@ -139,8 +140,8 @@ class Source:
         """A copy that is in the stream: what comes next is behind it."""
         told = header_value(record.header(b"ms-nats") or b"", b"Nats-Stream-Source")
         parts = told.decode(errors="replace").split(" ") if told else []
-        if len(parts) >= 4 and f"{parts[0]} {parts[2]} {parts[3]}" == self.key and parts[1].isdigit():
-            self.copied = self.next = max(self.next or 0, int(parts[1]))
+        if len(parts) >= 4 and f"{parts[0]} {parts[2]} {parts[3]}" == self.key:
+            self.copied = self.next = max(self.next or 0, whole_number(parts[1]) or 0)
 
 
 def _identity(stream: Stream) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.queues.declaring import quoted
 from mainstem.broker.queues.exchange_names import DEFAULT, topic_of
 from mainstem.broker.queues.exchanges import Exchange
-from mainstem.broker.queues.opening import check_taker, may_queue
+from mainstem.broker.queues.opening import check_taker, may_bind, may_queue
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.rights.access import Action, Kind
 from mainstem.metadata.store import Written
@@ -100,6 +100,11 @@ class ChannelCore:
         connection = self.connection
         if not may_queue(connection.server.broker.access, connection.principal, action, name):
             raise self._refusal(action, quoted("queue", name, self.vhost.name))
+
+    def require_bind(self, name: str) -> None:
+        connection = self.connection
+        if not may_bind(connection.server.broker.access, connection.principal, name):
+            raise self._refusal(Action.PUBLISH, quoted("queue", name, self.vhost.name))
 
     def require_exchange(self, action: Action, name: str) -> None:
         access, principal = self.connection.server.broker.access, self.connection.principal

@@ -119,6 +119,7 @@ class Declares(ChannelCore):
         exchange = self.exchange(source)
         key = a["routing_key"]
         if to_queue:
+            self.require_bind(destination)
             key = key or (self.last_queue if not a["queue"] else key)
             mode = a["arguments"].get("x-match", "all") if exchange.type == "headers" else "all"
             if not isinstance(mode, str):

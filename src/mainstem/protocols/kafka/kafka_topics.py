@@ -252,15 +252,14 @@ class GroupTopics:
             return None
         return (topic.id, topic.count) if topic is not None else None
 
-    def names(self, user: str) -> list[str]:
+    def names(self, reader: Principal) -> list[str]:
         """Who may read or write a topic may also know of it; nobody else learns its name by a pattern."""
         namespace, access = self._topics.namespace, self._topics.access
-        known = access.users.get(user)
         topics = [topic.name for topic in namespace.topics.values() if topic.policy.dedicated]
         topics += namespace.views
-        if known is not None and not known.admin:
-            reader = Principal(user, known.namespace)
-            topics = [name for name in topics if any(access.allows(reader, action, name) for action in SEEING)]
-        elif known is None and not access.open:
-            topics = []
-        return [kafka_name(name) for name in topics]
+        return [
+            kafka_name(name)
+            for name in topics
+            if any(access.allows(reader, action, name) for action in SEEING)
+            and not access.denies(reader, Action.DESCRIBE, name)
+        ]

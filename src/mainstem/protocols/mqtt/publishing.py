@@ -27,6 +27,7 @@ from mainstem.model.errors import InvalidArgument, InvalidName, MainstemError, M
 from mainstem.model.origin import Origin
 from mainstem.model.record import Header
 from mainstem.model.topic_filter import check_topic
+from mainstem.model.whole_numbers import whole_number
 from mainstem.protocols import large
 from mainstem.protocols.mqtt.wire.packets import V5, LargePublish, Publish
 from mainstem.protocols.mqtt.wire.properties import (
@@ -134,12 +135,13 @@ def _understand(event: Publish, now_ms: int) -> Understood:
     if first in REFUSED:
         raise InvalidName(f"nobody publishes to {first.decode()}")
     if first == b"$delayed":
-        seconds, _, understood.topic = rest.partition(b"/")
-        if not seconds.isdigit() or int(seconds) > DELAY_SECONDS_MAX or not understood.topic:
+        text, _, understood.topic = rest.partition(b"/")
+        seconds = whole_number(text)
+        if seconds is None or seconds > DELAY_SECONDS_MAX or not understood.topic:
             raise InvalidName(f"a delayed topic is $delayed/<seconds, at most {DELAY_SECONDS_MAX}>/<topic>")
         if understood.topic.startswith(b"$"):
             raise InvalidName("a delayed message goes to an ordinary topic")
-        understood.due_ms = now_ms + int(seconds) * 1000
+        understood.due_ms = now_ms + seconds * 1000
     if event.properties:
         _understand_properties(understood, now_ms)
     return understood
@@ -169,12 +171,13 @@ def _shorten_expiry(understood: Understood, properties: Properties, expires_ms: 
 
 
 def _number(name: bytes, value: bytes) -> int:
-    if not value.isdigit() or len(value) > DIGITS_MAX:
+    number = whole_number(value, DIGITS_MAX)
+    if number is None:
         shown = value[:30].decode(errors="replace")
         raise InvalidArgument(
             f"user property {name.decode()} is {shown!r}, not a whole number of at most {DIGITS_MAX} digits"
         )
-    return int(value)
+    return number
 
 
 def _due_ms(asked_ms: int, now_ms: int) -> int:

@@ -485,6 +485,8 @@ cdef class Inbound(Intake):
                 publish.total - publish.head > self.last_bytes_max or publish.head > STREAM_HEAD_MAX or \
                 (publish.reply_size > 4 and memcmp(publish.reply + publish.reply_size - 4, b".$FI", 4) == 0):
             return False
+        if publish.reply_size and publish.reply[0] != 95:  # no `_`, so no inbox: may it be answered there?
+            return False
         return publish.head == 0 or not (
             says_more(publish.headers, publish.head) or asks_more(publish.headers, publish.head)
         )

@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from mainstem.model.whole_numbers import whole_number
 from mainstem.protocols.nats.jetstream.infos import API_LEVEL, stream_info
 from mainstem.protocols.nats.jetstream.words import time_text
 
@@ -235,4 +236,5 @@ def uptime(seconds: int) -> str:
 
 
 def _number(query: dict[str, str], name: str, default: int) -> int:
-    return int(query[name]) if query.get(name, "").isdigit() else default
+    found = whole_number(query.get(name, ""))
+    return default if found is None else found

@@ -17,6 +17,7 @@ from mainstem.model.origin import Origin
 from mainstem.model.record import Header
 from mainstem.model.topic import topic_of_nats
 from mainstem.protocols.nats import commands
+from mainstem.protocols.nats.answering import refuses_answer
 from mainstem.protocols.nats.commands import WireError
 from mainstem.protocols.nats.jetstream.api import PREFIX as JETSTREAM
 from mainstem.protocols.nats.jetstream.errors import NotAllowed
@@ -105,6 +106,8 @@ def publish(
     if not connection.may(Action.PUBLISH, topic):
         connection.refuse_publish([subject.decode(errors="replace")], prefix="")
         return
+    if stream is not None and refuses_answer(connection, reply):
+        return
     connection.ok()
     if stream is not None:
         connection.inbound.messages += 1
@@ -154,7 +157,8 @@ def _publish_live(
 ) -> None:
     assert connection.listening is not None
     if subject == USER_INFO and reply:
-        _tell_user(connection, reply)
+        if not refuses_answer(connection, reply):
+            _tell_user(connection, reply)
         return
     connection.write_published()
     asked = subject.startswith(JETSTREAM) and _ask_jetstream(connection, subject, reply, headers, payload)

@@ -13,6 +13,7 @@ from mainstem.broker.groups.assign import assign, assign_shared
 from mainstem.broker.groups.consumer import Beat, BeatAnswer, ConsumerGroup
 from mainstem.broker.groups.fault import GroupFault
 from mainstem.broker.groups.share import ShareGroup
+from mainstem.broker.rights.people import Principal
 
 A, B = b"a" * 16, b"b" * 16
 
@@ -24,7 +25,7 @@ class Topics:
     def find(self, name: str) -> tuple[bytes, int] | None:
         return self.known.get(name)
 
-    def names(self, user: str) -> list[str]:
+    def names(self, reader: Principal) -> list[str]:
         return list(self.known)
 
 

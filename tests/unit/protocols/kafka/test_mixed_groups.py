@@ -9,6 +9,7 @@ from mainstem.broker.groups.classic import Join
 from mainstem.broker.groups.classic_members import Subscription
 from mainstem.broker.groups.consumer import Beat, ConsumerGroup
 from mainstem.broker.groups.fault import GroupFault
+from mainstem.broker.rights.people import Principal
 from mainstem.protocols.kafka.subscription import read_assignment, read_subscription, write_assignment
 from tests.protocol.kafka.raw_member import subscription
 
@@ -19,7 +20,7 @@ class Topics:
     def find(self, name: str) -> tuple[bytes, int] | None:
         return (TOPIC, PARTITIONS) if name == "t" else None
 
-    def names(self, user: str) -> list[str]:
+    def names(self, reader: Principal) -> list[str]:
         return ["t"]
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from mainstem.model.whole_numbers import whole_number
+
 COMPARED_MAX = 20_000  # pairs of schemas
 DEPTH_MAX = 200
 TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
@@ -52,8 +54,8 @@ class Resolver:
         at = self._document if not name else self._named(name)
         for part in pointer.split("/")[1:] if pointer.startswith("/") else ():
             part = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(at, list) and part.isdigit() and int(part) < len(at):
-                at = at[int(part)]
+            if isinstance(at, list) and (index := whole_number(part)) is not None and index < len(at):
+                at = at[index]
             elif isinstance(at, dict):
                 at = at.get(part)
             else:

@@ -25,6 +25,9 @@ QUORUM_EPOCH = 1
 
 
 def describe_log_dirs(request: Request) -> Any:
+    """The broker's directory and the room of its disk are the operator's business."""
+    if not is_admin(request):
+        return DescribeLogDirsResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     wanted: dict[str, set[int]] | None = None
     if request.body.topics is not None:
         wanted = {topic.topic: set(topic.partitions) for topic in request.body.topics}
@@ -34,9 +37,7 @@ def describe_log_dirs(request: Request) -> Any:
         log_dir=str(directory), total_bytes=usage.total, usable_bytes=usage.free
     )
     for topic in request.topics.listed():
-        if topic.topic is None or not may_see(request, topic.canonical):
-            continue
-        if wanted is not None and topic.name not in wanted:
+        if topic.topic is None or (wanted is not None and topic.name not in wanted):
             continue
         line = DescribeLogDirsResponse.DescribeLogDirsTopic(name=topic.name)
         for partition in topic.topic.partitions:

@@ -20,7 +20,7 @@ from mainstem.protocols.kafka.config_table import (
     shown_value,
 )
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
-from mainstem.protocols.kafka.handlers.permission import may, may_group, may_see
+from mainstem.protocols.kafka.handlers.permission import absent, may, may_group, may_see
 from mainstem.protocols.kafka.messages import (
     AlterConfigsResponse,
     DescribeConfigsResponse,
@@ -127,9 +127,9 @@ def _shown(request: Request, setting: Setting, value: str, origin: Origin, read_
 
 def _topic(request: Request, name: str) -> Any:
     topic = request.topics.find(name)
-    if topic is None:
+    if topic is None and absent(request, name) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         raise _Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
-    if not may_see(request, topic.canonical):
+    if topic is None or not may_see(request, topic.canonical):
         raise _Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{request.principal.name} may not describe {name}")
     return topic
 

@@ -25,7 +25,7 @@ from mainstem.codec.control import kafka_marker_batch
 from mainstem.log.away import bring, large_by_thread
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
-from mainstem.protocols.kafka.handlers.permission import denied, must
+from mainstem.protocols.kafka.handlers.permission import absent, denied, must
 from mainstem.protocols.kafka.kafka_topics import KafkaTopic
 from mainstem.protocols.kafka.messages import FetchResponse
 from mainstem.protocols.kafka.sessions import CLOSE_EPOCH, FULL_EPOCH, FetchSession, Watched
@@ -377,11 +377,12 @@ class Polling:
     def _refusal(self, one: Asked) -> ErrorCode:
         topic = one.topic
         if topic is None:
-            return ErrorCode.UNKNOWN_TOPIC_ID if isinstance(one.key[0], bytes) else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if not 0 <= one.index < topic.count or topic.gone:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            name = one.key[0]
+            return ErrorCode.UNKNOWN_TOPIC_ID if isinstance(name, bytes) else self._absent(name)
         if not must(self._request, Action.CONSUME, topic.canonical):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        if not 0 <= one.index < topic.count or topic.gone:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if one.leader_epoch >= 0:
             epoch = topic.epoch(one.index)
             if one.leader_epoch < epoch:
@@ -389,6 +390,12 @@ class Polling:
             if one.leader_epoch > epoch:
                 return ErrorCode.UNKNOWN_LEADER_EPOCH
         return ErrorCode.NONE
+
+    def _absent(self, name: str) -> ErrorCode:
+        try:
+            return absent(self._request, name, Action.CONSUME)
+        except MainstemError as fault:
+            return code_of(fault)
 
     def _isolation(self, topic: KafkaTopic, index: int, log: Log, stable: int) -> tuple[int, Any]:
         """Where readers of committed records stop, and who tells the aborted transactions (None: none to tell)."""

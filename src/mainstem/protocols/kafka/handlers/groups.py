@@ -13,7 +13,7 @@ from mainstem.model.errors import MainstemError
 from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols.kafka.errors import ErrorCode, code_of, code_of_fault
 from mainstem.protocols.kafka.handlers import mixed_groups
-from mainstem.protocols.kafka.handlers.permission import may, may_group, may_see, of_group
+from mainstem.protocols.kafka.handlers.permission import absent, may, may_group, may_see, may_see_each, of_group
 from mainstem.protocols.kafka.kafka_topics import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.messages import (
     ConsumerGroupHeartbeatResponse,
@@ -184,6 +184,8 @@ def consumer_group_heartbeat(request: Request) -> Any:
     why = _malformed_beat(body, request.version)
     if why is not None:
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=why)
+    if not may_see_each(request, body.subscribed_topic_names):
+        return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     key = request.group_key(body.group_id)
     if body.member_epoch != 0 and service.groups.find(key) is None:
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
@@ -208,7 +210,7 @@ def consumer_group_heartbeat(request: Request) -> Any:
         else {(one.topic_id, index) for one in body.topic_partitions for index in one.partitions},
         request.client_id,
         request.host,
-        request.principal.name,
+        request.principal,
     )
     answer = group.heartbeat(beat, GroupTopics(request.topics), service.monotonic_ms())
     service.groups.keep(group)
@@ -316,10 +318,10 @@ def _commit_topic(request: Request, asked: Any) -> tuple[KafkaTopic | None, Erro
             topic = request.topics.by_id(asked.topic_id)
         else:
             topic = request.topics.find(asked.name)
+        if topic is None:
+            return None, ErrorCode.UNKNOWN_TOPIC_ID if by_id else absent(request, asked.name, Action.CONSUME)
     except MainstemError as fault:
         return None, code_of(fault)
-    if topic is None:
-        return None, ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if not may(request, Action.CONSUME, topic.canonical):
         return None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return topic, ErrorCode.NONE
@@ -434,9 +436,10 @@ def _deletion_refusal(request: Request, name: str, index: int, *, held: bool) ->
         topic, canonical = request.topics.find(name), topic_of_kafka(name)
     except MainstemError as fault:
         return code_of(fault)
-    if not held and (topic is None or not 0 <= index < topic.count):
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return ErrorCode.NONE if may_see(request, canonical) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if not may_see(request, canonical):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    known = held or (topic is not None and 0 <= index < topic.count)
+    return ErrorCode.NONE if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 HANDLERS = {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.rights.access import Action
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
-from mainstem.protocols.kafka.handlers.permission import denied, may, may_see
+from mainstem.protocols.kafka.handlers.permission import absent, denied, may, may_see
 from mainstem.protocols.kafka.kafka_topics import KafkaTopic, Source
 from mainstem.protocols.kafka.messages import (
     DeleteRecordsResponse,
@@ -51,7 +51,7 @@ def _find(request: Request, name: str) -> KafkaTopic | ErrorCode:
     except MainstemError as fault:
         return code_of(fault)
     if topic is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return absent(request, name)
     return topic if may_see(request, topic.canonical) else ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.rights.access import Action, Kind
+from mainstem.model.errors import InvalidName
+from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols import login
 from mainstem.protocols.kafka.errors import ErrorCode
 
@@ -49,6 +52,23 @@ def may_see(request: Request, topic: bytes) -> bool:
     if request.service.access.denies(request.principal, Action.DESCRIBE, topic):
         return False
     return any(may(request, action, topic) for action in (Action.DESCRIBE, Action.CONSUME, Action.PUBLISH))
+
+
+def absent(request: Request, name: str, action: Action = Action.DESCRIBE) -> ErrorCode:
+    """What is said of a topic that is not there. Who may not know of it hears the same as if it were."""
+    canonical = topic_of_kafka(name)
+    known = may_see(request, canonical) or may(request, action, canonical)
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if known else ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+def may_see_each(request: Request, names: Iterable[str] | None) -> bool:
+    """Of the topics that a member of a group subscribes to by name; what is no name subscribes to nothing."""
+    for name in names or ():
+        with contextlib.suppress(InvalidName):
+            if not may_see(request, topic_of_kafka(name)):
+                tell_refused(request, "describe", name)
+                return False
+    return True
 
 
 def denied(request: Request, topic: KafkaTopic) -> Sequence[bytes]:

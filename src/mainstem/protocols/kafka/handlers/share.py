@@ -14,7 +14,15 @@ from mainstem.broker.rights.access import Action
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.errors import ErrorCode, code_of_fault
 from mainstem.protocols.kafka.handlers.groups import beat_response
-from mainstem.protocols.kafka.handlers.permission import GROUP_BITS, NOT_ASKED, may, may_group, of_group, tell_refused
+from mainstem.protocols.kafka.handlers.permission import (
+    GROUP_BITS,
+    NOT_ASKED,
+    may,
+    may_group,
+    may_see_each,
+    of_group,
+    tell_refused,
+)
 from mainstem.protocols.kafka.kafka_topics import GroupTopics, KafkaTopic
 from mainstem.protocols.kafka.messages import (
     ShareAcknowledgeResponse,
@@ -68,6 +76,8 @@ def heartbeat(request: Request) -> Any:
         return ShareGroupHeartbeatResponse(
             error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL, error_message=f"{body.group_id} is not a share group"
         )
+    if not may_see_each(request, _named(request)):
+        return ShareGroupHeartbeatResponse(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     beat = Beat(
         body.member_id,
         body.member_epoch,
@@ -83,15 +93,22 @@ def heartbeat(request: Request) -> Any:
     return beat_response(ShareGroupHeartbeatResponse, answer)
 
 
+def _named(request: Request) -> list[str]:
+    """The topics that a member subscribes to; a queue of the group's name is none."""
+    body, queues = request.body, request.service.broker.queues.of(request.namespace)
+    joins = queues.find(body.group_id) is not None
+    return [name for name in body.subscribed_topic_names or () if not (joins and name == body.group_id)]
+
+
 def _make_queues(request: Request, group: ShareGroup) -> None:
     """A group takes records from when it first subscribed, not from when it first fetched."""
     for name in group.topics:
         topic = find_topic(request, request.body.group_id, name)
-        if topic is not None and _may_take(request, topic):
+        if topic is not None and may_take(request, topic):
             request.service.shares.source(request.namespace, request.body.group_id, topic)
 
 
-def _may_take(request: Request, topic: KafkaTopic) -> bool:
+def may_take(request: Request, topic: KafkaTopic) -> bool:
     """Asked for every fetch: rules change while sessions last. A queue's rights are those of its name, as AMQP reads it."""
     joins = topic.name == request.body.group_id and request.service.broker.queues.of(request.namespace).find(topic.name)
     access, principal = request.service.access, request.principal
@@ -241,7 +258,7 @@ def _remember_topics(request: Request, session: ShareSession) -> None:
             continue
         name = request.topics.name_of(asked.topic_id)
         topic = find_topic(request, body.group_id, name) if name is not None else None
-        if topic is not None and topic.id == asked.topic_id and _may_take(request, topic):
+        if topic is not None and topic.id == asked.topic_id and may_take(request, topic):
             session.topics[asked.topic_id] = request.service.shares.source(request.namespace, body.group_id, topic)
 
 
@@ -309,7 +326,7 @@ class SharePolling:
         lock_ms, locks_max = shares.lock_ms(session.group_key), shares.locks_max(session.group_key)
         answer = ShareFetchResponse()
         for topic_id, source in list(session.topics.items()):
-            if room <= 0 or source.queue.deleted or not _may_take(self._request, source.topic):
+            if room <= 0 or source.queue.deleted or not may_take(self._request, source.topic):
                 continue
             given = session.take(source, room, lock_ms=lock_ms, bytes_max=bytes_max, locks_max=locks_max)
             if not given:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.queues.bindings import NOW
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.rights.access import Action
-from mainstem.protocols.kafka.errors import ErrorCode
-from mainstem.protocols.kafka.handlers.permission import may_group, of_group
-from mainstem.protocols.kafka.handlers.share import find_topic
+from mainstem.model.errors import MainstemError
+from mainstem.protocols.kafka.errors import ErrorCode, code_of
+from mainstem.protocols.kafka.handlers.permission import absent, may_group, may_see, of_group
+from mainstem.protocols.kafka.handlers.share import find_topic, may_take
 from mainstem.protocols.kafka.kafka_topics import KafkaTopic, Source
 from mainstem.protocols.kafka.messages import (
     AlterShareGroupOffsetsResponse,
@@ -35,23 +36,45 @@ def describe_offsets(request: Request) -> Any:
         held = shares.queues_of(request.namespace, asked.group_id)
         wanted = {t.topic_name: t.partitions for t in asked.topics} if asked.topics is not None else dict.fromkeys(held)
         for name, partitions in wanted.items():
-            topic = find_topic(request, asked.group_id, name)
+            code, topic = _shown_topic(request, asked.group_id, name)
+            if code is not ErrorCode.NONE and asked.topics is None:
+                continue  # all that the caller may see
             line = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponseTopic(
                 topic_name=name, topic_id=topic.id if topic is not None else bytes(16)
             )
             group.topics.append(line)
             queue = shares.queue_of(request.namespace, asked.group_id, name)
             for index in partitions if partitions is not None else range(topic.count if topic is not None else 0):
-                line.partitions.append(_described(topic, index, queue))
+                line.partitions.append(_described(topic, index, queue, code))
     return answer
 
 
-def _described(topic: KafkaTopic | None, index: int, queue: Queue | None) -> Any:
+def _shown_topic(request: Request, group_id: str, name: str) -> tuple[ErrorCode, KafkaTopic | None]:
+    """Of a queue that the group joins, the right on the group says enough."""
+    topic = find_topic(request, group_id, name)
+    joins = name == group_id and request.service.broker.queues.of(request.namespace).find(name) is not None
+    try:
+        if topic is not None and (joins or may_see(request, topic.canonical)):
+            return ErrorCode.NONE, topic
+        return (absent(request, name) if topic is None else ErrorCode.TOPIC_AUTHORIZATION_FAILED), None
+    except MainstemError as fault:
+        return code_of(fault), None
+
+
+def _taken_topic(request: Request, group_id: str, name: str) -> tuple[ErrorCode, KafkaTopic | None]:
+    """Where the group may be made to start over: what its caller may consume."""
+    code, topic = _shown_topic(request, group_id, name)
+    if topic is not None and not may_take(request, topic):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
+    return code, topic
+
+
+def _described(topic: KafkaTopic | None, index: int, queue: Queue | None, refusal: ErrorCode) -> Any:
     one = DescribeShareGroupOffsetsResponse.DescribeShareGroupOffsetsResponsePartition(
         partition_index=index, start_offset=-1
     )
     if topic is None or not 0 <= index < topic.count:
-        one.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        one.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if topic is not None else refusal
         return one
     log, source = topic.log(index), topic.source(index)
     if queue is None or log is None or source is None:
@@ -83,12 +106,11 @@ async def alter_offsets(request: Request) -> Any:
     request.service.groups.share(request.group_key(body.group_id))
     queues = request.service.broker.queues.of(request.namespace)
     for asked in body.topics:
-        topic = find_topic(request, body.group_id, asked.topic_name)
+        code, topic = _taken_topic(request, body.group_id, asked.topic_name)
         line = AlterShareGroupOffsetsResponse.AlterShareGroupOffsetsResponseTopic(
             topic_name=asked.topic_name, topic_id=topic.id if topic is not None else bytes(16)
         )
         answer.responses.append(line)
-        code = ErrorCode.NONE if topic is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if topic is not None:
             stamps = [stamp_of_offset(topic, part.partition_index, part.start_offset) for part in asked.partitions]
             start = min((stamp for stamp in stamps if stamp != NOW), default=NOW)
@@ -113,15 +135,18 @@ async def delete_offsets(request: Request) -> Any:
         )
     queues = request.service.broker.queues.of(request.namespace)
     for asked in body.topics:
-        topic = find_topic(request, body.group_id, asked.topic_name)
-        queue = queues.find(queue_name(body.group_id, asked.topic_name))
+        code, topic = _taken_topic(request, body.group_id, asked.topic_name)
+        refused = code is ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        queue = queues.find(queue_name(body.group_id, asked.topic_name)) if not refused else None
         if queue is not None:
             queues.delete(queue)
+        elif not refused:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         answer.responses.append(
             DeleteShareGroupOffsetsResponse.DeleteShareGroupOffsetsResponseTopic(
                 topic_name=asked.topic_name,
                 topic_id=topic.id if topic is not None else bytes(16),
-                error_code=ErrorCode.NONE if queue is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                error_code=ErrorCode.NONE if queue is not None else code,
             )
         )
     await request.service.broker.store.flush()

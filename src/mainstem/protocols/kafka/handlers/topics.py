@@ -12,7 +12,7 @@ from mainstem.model.errors import MainstemError
 from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols.kafka.config_table import TOPIC_SETTINGS, Origin, checked, policy_for, shown_value
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
-from mainstem.protocols.kafka.handlers.permission import may
+from mainstem.protocols.kafka.handlers.permission import absent, may, may_see
 from mainstem.protocols.kafka.kafka_topics import NO_ID, KafkaTopic
 from mainstem.protocols.kafka.messages import (
     CreatePartitionsResponse,
@@ -137,11 +137,16 @@ def _delete_one(
 ) -> tuple[ErrorCode, str | None]:
     topic = request.topics.find(name) if name is not None else request.topics.by_id(topic_id)
     if topic is None:
-        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
+        code = absent(request, name, Action.DELETE) if name is not None else ErrorCode.UNKNOWN_TOPIC_ID
+        if code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+            return code, f"{request.principal.name} may not delete {name}"
         return code, "This server does not host this topic-partition."
-    answer.name, answer.topic_id = topic.name, topic.id
+    answer.name = topic.name
+    if may_see(request, topic.canonical):
+        answer.topic_id = topic.id
     if not may(request, Action.DELETE, topic.canonical):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{request.principal.name} may not delete {topic.name}"
+    answer.topic_id = topic.id
     if topic.view is not None:
         written.append(request.service.broker.drop_view(request.namespace, topic.view.name))
     else:
@@ -180,7 +185,7 @@ async def create_partitions(request: Request) -> Any:
 async def _grow_one(request: Request, asked: Any) -> tuple[ErrorCode, str | None]:
     topic = request.topics.find(asked.name)
     if topic is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None
+        return absent(request, asked.name, Action.CONFIGURE), None
     if not may(request, Action.CONFIGURE, topic.canonical):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, None
     if topic.view is not None:

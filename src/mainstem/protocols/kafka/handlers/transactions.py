@@ -13,7 +13,14 @@ from mainstem.model.pattern import Pattern
 from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols.kafka.errors import ErrorCode, code_of, code_of_fault
 from mainstem.protocols.kafka.handlers.groups import collect_commits
-from mainstem.protocols.kafka.handlers.permission import may_group, may_see, may_transact, must, of_transaction
+from mainstem.protocols.kafka.handlers.permission import (
+    absent,
+    may_group,
+    may_see,
+    may_transact,
+    must,
+    of_transaction,
+)
 from mainstem.protocols.kafka.messages import (
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnResponse,
@@ -313,18 +320,17 @@ def describe_producers(request: Request) -> Any:
         line = DescribeProducersResponse.TopicResponse(name=asked.name)
         answer.topics.append(line)
         try:
-            topic = request.topics.find(asked.name)
-        except MainstemError:
+            topic, missing = request.topics.find(asked.name), absent(request, asked.name)
+        except MainstemError as fault:
+            topic, missing = None, code_of(fault)
+        if topic is not None and not may_see(request, topic.canonical):
             topic = None
         for index in asked.partition_indexes:
             one = DescribeProducersResponse.PartitionResponse(partition_index=index)
             line.partitions.append(one)
             partition = topic.partition(index) if topic is not None else None
             if partition is None:
-                one.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                continue
-            if not may_see(request, partition.topic.name):
-                one.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                one.error_code = missing
                 continue
             state = request.service.producers.of(partition.log, partition.topic.id)
             one.active_producers = [

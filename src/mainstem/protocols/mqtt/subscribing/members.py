@@ -52,6 +52,7 @@ def join_group(connection: MqttConnection, asked: Asked, properties: dict[bytes,
         raise NotAuthorized(f"of {shown!r} a rule denies user {connection.principal.name} some; nobody can share it")
     named = queues.find(asked.name)
     if named is not None and _only_filter(named) == asked.filter:
+        check_joiner(access, connection.principal, named)
         return named
     name = f"{SHARE_PREFIX}{asked.name}/{asked.filter.decode()}"  # as session_keeper.share_name
     queue = queues.find(name)
@@ -81,10 +82,10 @@ def join_queue(connection: MqttConnection, asked: Asked, properties: dict[bytes,
             raise NotAuthorized(f"user {connection.principal.name} may not create queue {asked.name!r}")
         settings = QueueSettings(expires_ms=UNUSED_MS_MAX, arguments={"order": order} if order else {})
         return _declare(connection, asked.name, asked.filter, settings)
+    check_joiner(connection.service.broker.access, connection.principal, queue)  # before anything is said of it
     if asked.filter and _only_filter(queue) != asked.filter:
         filters = ", ".join(one.decode(errors="replace") for one in queue.filters) or "bindings of its own"
         raise InvalidName(f"queue {asked.name!r} is over {filters}; join it as $queue/{asked.name}")
-    check_joiner(connection.service.broker.access, connection.principal, queue)
     return queue
 
 

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.log.gather import Ticket
+from mainstem.model.whole_numbers import whole_number
+from mainstem.protocols.nats.answering import refuses_answer
 from mainstem.protocols.nats.documents import parse
 from mainstem.protocols.nats.jetstream.pulling import pull_of
-from mainstem.protocols.nats.jetstream.words import NUMBER_MAX
+from mainstem.protocols.nats.jetstream.words import NUMBER_DIGITS_MAX, NUMBER_MAX
 
 if TYPE_CHECKING:
     from mainstem.protocols.nats.adapter import NatsConnection
@@ -47,7 +49,9 @@ def handle(jetstream: JetStream, connection: NatsConnection, subject: bytes, rep
     consumer = jetstream.acked_consumer(tokens)
     if consumer is None or not jetstream.may_consume(connection, consumer):
         return
-    told = [int(token) if token.isdigit() else 0 for token in tokens[4:8]]  # deliveries, two sequences, stamp
+    if refuses_answer(connection, reply):
+        return
+    told = [whole_number(token, NUMBER_DIGITS_MAX) or 0 for token in tokens[4:8]]  # deliveries, two sequences, stamp
     if max(told) > NUMBER_MAX:
         return
     ticket = settle(jetstream, connection, consumer, told, payload, reply)

@@ -23,7 +23,9 @@ from mainstem.broker.streams.stream import Stream
 from mainstem.log.away import bring, brought
 from mainstem.model.errors import InvalidName, MainstemError
 from mainstem.model.topic import topic_of_nats
+from mainstem.model.whole_numbers import whole_number
 from mainstem.protocols.login import address_of
+from mainstem.protocols.nats.answering import refuses_answer
 from mainstem.protocols.nats.jetstream import acks, errors
 from mainstem.protocols.nats.jetstream.advisories import Advisories
 from mainstem.protocols.nats.jetstream.consumer_calls import ConsumerCalls
@@ -182,6 +184,8 @@ class JetStream(StreamCalls, MessageCalls, DirectGets, ConsumerCalls, ConsumerCh
             return True
         if not subject.startswith(API):
             return False
+        if refuses_answer(connection, reply):
+            return True
         tokens = subject[len(API) :].decode(errors="replace").split(".")
         call = Call(connection, tokens, reply, headers, payload)
         name = self._name_of(tokens)
@@ -252,7 +256,10 @@ class JetStream(StreamCalls, MessageCalls, DirectGets, ConsumerCalls, ConsumerCh
 
     def _check_level(self, call: Call) -> None:
         wanted = header_value(call.headers, b"Nats-Required-Api-Level") if call.headers else None
-        if wanted is not None and (not wanted.isdigit() or int(wanted) > API_LEVEL):
+        if wanted is None:
+            return
+        level = whole_number(wanted)
+        if level is None or level > API_LEVEL:
             raise errors.API_LEVEL
 
     def _queue(self, call: Call, name: str) -> None:

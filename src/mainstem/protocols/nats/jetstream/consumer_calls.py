@@ -11,6 +11,7 @@ from mainstem.broker.streams.joined import JoinedConsumer, queue_name
 from mainstem.broker.streams.settings import ConsumerSettings
 from mainstem.broker.streams.stream import Stream
 from mainstem.model.topic_filter import filter_levels, overlap
+from mainstem.protocols.nats.answering import may_be_answered
 from mainstem.protocols.nats.jetstream import consumer_config, errors
 from mainstem.protocols.nats.jetstream.delivery import Delivery
 from mainstem.protocols.nats.jetstream.infos import consumer_info
@@ -91,6 +92,8 @@ class ConsumerCalls:
         config = consumer_config.complete(wanted, stream.config, strict=strict)
         settings = ConsumerSettings.of(config)
         self.require(call.principal, Action.CONSUME, stream.rights_on(settings.filters))
+        if not may_be_answered(call.connection, config.get("deliver_subject", "").encode()):
+            raise errors.NotAllowed
         known = stream.consumers.get(name) if name else None
         if known is not None:
             if isinstance(known, JoinedConsumer):

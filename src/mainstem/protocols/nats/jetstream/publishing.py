@@ -17,6 +17,7 @@ from mainstem.log.gather import Ticket
 from mainstem.model.errors import InvalidRecord, MainstemError, Overloaded
 from mainstem.model.origin import Origin
 from mainstem.model.topic import topic_of_nats
+from mainstem.model.whole_numbers import whole_number
 from mainstem.protocols.nats.jetstream import counters, errors, scheduling
 from mainstem.protocols.nats.jetstream.batches import Batches
 from mainstem.protocols.nats.jetstream.errors import JsError
@@ -203,14 +204,14 @@ class Publisher:
             if of in stream.gathered_topics:  # what was published before this has no sequence yet
                 stream.service.broker.ticker.write_now()
             found = stream.last_of(of)
-            if not last_subject.isdigit() or int(last_subject) != found:
+            if whole_number(last_subject) != found:
                 raise errors.wrong_last_sequence(found)
         elif other:
             raise errors.EXPECTED_SUBJECT
         if last is not None:
             if stream.gathered:
                 stream.service.broker.ticker.write_now()
-            if not last.isdigit() or int(last) != stream.last_seq:
+            if whole_number(last) != stream.last_seq:
                 raise errors.wrong_last_sequence(stream.last_seq)
 
     def _check_limits(self, stream: Stream, message: Message) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mainstem.model.whole_numbers import whole_number
 from mainstem.protocols.nats.jetstream.errors import JsError
 from mainstem.protocols.nats.jetstream.waiting import Pull
 from mainstem.protocols.nats.jetstream.words import document, flag, number, string
@@ -33,7 +34,8 @@ def pull_of(connection: NatsConnection, reply: bytes, payload: bytes) -> Pull | 
     if not payload:
         return Pull(reply, connection)
     if payload.isdigit():
-        return Pull(reply, connection, batch=min(max(1, int(payload)), BATCH_MAX))
+        many = whole_number(payload)
+        return Pull(reply, connection, batch=BATCH_MAX if many is None else min(max(1, many), BATCH_MAX))
     try:
         given = document(payload, _KNOWN)
         bytes_max = number(given, "max_bytes")

@@ -11,6 +11,7 @@ from mainstem.protocols.nats.documents import parse
 from mainstem.protocols.nats.jetstream.errors import JsError, invalid_json
 
 NUMBER_MAX = (1 << 63) - 1
+NUMBER_DIGITS_MAX = 20
 
 
 def status(code: int, text: str, lines: Iterable[tuple[str, object]] = ()) -> bytes:
