@@ -4,7 +4,8 @@ One MQTT client publishes at QoS 1 and pings, each a hundred times a second, alo
 when a message was due. `ack` ends on the disk, `ping` says what the loop alone adds. `turn` is the longest turn of the loop
 beyond 20 ms that the broker's watchdog saw, and where. `no core` is how much of the time the loop's thread could have run
 and had no core: the noise and the quiet client run on the same machine, and that part of a wait is the machine's. `fsync` is
-the p99 of the broker's syncs meanwhile (the upper end of a bucket): what of an ack's wait is the disk's. Each noise
+the p99 of the broker's syncs meanwhile (the upper end of a bucket), and `bare` that of a process that only syncs a
+few bytes a hundred times a second on the same disk (`noise_disk.py`): that part of an ack's wait is the disk's. Each noise
 meets a fresh broker, and runs at idle priority in the same session: it takes the cores that broker and quiet client leave,
 as if it came from other machines. The noise is in the default namespace, or one of its own; the quiet client is in the
 default namespace, too, and then (second line) in another than any noise.
@@ -41,6 +42,7 @@ from pathlib import Path
 
 from bench.machine import data_directory, write_result
 from bench.mqtt import Server, mosquitto
+from bench.noise_disk import Bare, beside
 from bench.noise_load import NOISES, mqtt, publish
 from bench.noise_peers import SERVERS, waits_ms
 from mainstem.testing import BrokerProcess
@@ -173,6 +175,7 @@ def line(
     times_max: float | None = TIMES_MAX,
     no_core: float | None = None,
     sync_ms: float | None = None,
+    bare_ms: float | None = None,
 ) -> None:
     p99 = percentile(waits.acks, 0.99)
     told = f"{name:<28}{percentile(waits.acks, 0.5):>9.2f}{p99:>9.2f}"
@@ -182,6 +185,7 @@ def line(
         told += " " * 19
     told += f"{no_core:>9.0%}" if no_core is not None else " " * 9
     told += f"{sync_ms:>8.1f}" if sync_ms is not None else " " * 8
+    told += f"{bare_ms:>8.1f}" if bare_ms is not None else " " * 8
     if quiet is not None:
         times = p99 / percentile(quiet.acks, 0.99)
         told += f"{times:>8.1f}x "
@@ -204,28 +208,38 @@ def ours(names: list[str], asked: argparse.Namespace) -> None:
             listen(broker.mqtt_port, 0.5)  # its topic is there
             listen(broker.mqtt_port, 0.5, OTHER)
             if not name:
-                quiet = listen(broker.mqtt_port, asked.seconds)
-                line("nobody else", quiet, None)
+                quiet, no_core, bare = measured(broker, asked.seconds, folder)
+                line("nobody else", quiet, None, no_core=no_core, bare_ms=bare.p99)
                 continue
             try:
                 with noise(name, {"ports": broker.ports, **sizes}):
                     before = metrics(broker.http_port)
-                    waits, no_core = measured(broker, asked.seconds)
-                    other, no_core_of_other = measured(broker, asked.seconds, OTHER)
+                    waits, no_core, bare = measured(broker, asked.seconds, folder)
+                    other, no_core_of_other, bare_of_other = measured(broker, asked.seconds, folder, OTHER)
                     after = metrics(broker.http_port)
             except (RuntimeError, OSError) as error:
                 say(f"{name:<28}MISSED: {error}")
                 continue
             turn = longest_turn(stalls(before), stalls(after))
-            line(name, waits, quiet, turn, no_core=no_core, sync_ms=sync_p99_ms(before, after))
-            line("  from another namespace", other, quiet, times_max=TIMES_MAX_OF_ANOTHER, no_core=no_core_of_other)
+            sync_ms = sync_p99_ms(before, after)
+            line(name, waits, quiet, turn, no_core=no_core, sync_ms=sync_ms, bare_ms=bare.p99)
+            line(
+                "  from another namespace",
+                other,
+                quiet,
+                times_max=TIMES_MAX_OF_ANOTHER,
+                no_core=no_core_of_other,
+                bare_ms=bare_of_other.p99,
+            )
 
 
-def measured(broker: BrokerProcess, seconds: float, namespace: str = "") -> tuple[Waits, float]:
-    """And the share of the time in which the broker's loop had no core."""
-    began_s, before_s = time.monotonic(), queued_s(broker.pid)
-    waits = listen(broker.mqtt_port, seconds, namespace)
-    return waits, (queued_s(broker.pid) - before_s) / (time.monotonic() - began_s)
+def measured(broker: BrokerProcess, seconds: float, folder: Path, namespace: str = "") -> tuple[Waits, float, Bare]:
+    """And the share of the time in which the broker's loop had no core, and what the disk alone took."""
+    with beside(folder) as bare:
+        began_s, before_s = time.monotonic(), queued_s(broker.pid)
+        waits = listen(broker.mqtt_port, seconds, namespace)
+        no_core = (queued_s(broker.pid) - before_s) / (time.monotonic() - began_s)
+    return waits, no_core, bare
 
 
 def make_namespace(http_port: int) -> None:
@@ -284,7 +298,7 @@ def main() -> int:
     say(f"{' '.join(sys.argv[1:]) or 'small noises'}: {asked.records:,} records stored, {asked.stalled:,} stalled, ")
     say(f"{asked.connects:,} connects, {asked.seconds:g} s each; load of the machine before: {os.getloadavg()[0]:.1f}")
     say(
-        f"{'ms':<28}{'ack p50':>9}{'p99':>9}{'ping p50':>10}{'p99':>9}{'no core':>9}{'fsync':>8}"
+        f"{'ms':<28}{'ack p50':>9}{'p99':>9}{'ping p50':>10}{'p99':>9}{'no core':>9}{'fsync':>8}{'bare':>8}"
         f"{'p99 of quiet':>17}{'turn':>15}"
     )
     ours(names, asked)

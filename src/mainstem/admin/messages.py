@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from mainstem.admin.answers.topics import MessageFacts
 from mainstem.admin.topics import find
-from mainstem.broker.delivery.turns import SLICE_NS, Turns
+from mainstem.broker.delivery.turns import Turns
 from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.schemas.enforcement import Shown
 from mainstem.broker.topics.reading import PartitionReader
@@ -160,7 +159,7 @@ async def read_page(
         taken = steps = 0
         while taken < limit and steps < STEPS_MAX and after[number] < reader.stable_offset:
             await turns.turn(source.namespace)
-            begin, until_ns = after[number], time.monotonic_ns() + SLICE_NS
+            begin, until_ns = after[number], turns.slice_end_ns()
             records, after[number] = await when_local(
                 partial(reader.records, begin, READ_BYTES, count_max=limit - taken, until_ns=until_ns)
             )

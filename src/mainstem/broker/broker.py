@@ -150,6 +150,7 @@ class Broker(Declaring):
         keep_before_upgrade(data)
         self.store: MetadataStore = self._store or SqliteStore(data / "metadata.sqlite", self.ballast)
         facts = self.store.load()
+        self.store.prepare_ids(Sequence)
         users = facts.items if self._users is None else self._users.load()
         self.access = Access(self._users or self.store, users, clock=self.clock, namespaces=self.placement)
         self.identity = Identity(self.access, self.options.identity, clock=self.clock)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import shutil
 import threading
 import time
 from array import array
@@ -41,6 +40,7 @@ from mainstem.storage.engine import Engine
 from mainstem.storage.engines import ENGINES, EngineOptions, SharedFiles, open_engine
 from mainstem.storage.log_state import START, FileState
 from mainstem.storage.object.shared import ObjectLogs
+from mainstem.storage.reclaiming import remove_tree
 from mainstem.storage.reservation import Reservation
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.segment.open_files import FILES_MAX
@@ -230,7 +230,7 @@ class Logs:
         with contextlib.suppress(FileNotFoundError):
             path.rename(gone)
         self._forget_objects(log_id)
-        shutil.rmtree(gone, ignore_errors=True)
+        remove_tree(gone)
 
     def _forget_objects(self, log_id: int) -> None:
         if self.tier is not None:
@@ -243,7 +243,7 @@ class Logs:
         for path in self._directory.glob("*" + REMOVED):
             if path.name.removesuffix(REMOVED).isdigit():
                 self._forget_objects(int(path.name.removesuffix(REMOVED)))
-            threading.Thread(target=shutil.rmtree, args=(path, True), name=f"erase {path.name}", daemon=True).start()
+            threading.Thread(target=remove_tree, args=(path,), name=f"erase {path.name}", daemon=True).start()
         self.lost.take(known, now_ms)
         self.lost.expire(now_ms, lost_kept_ms)
 

@@ -11,12 +11,12 @@ was put in its place: such a log stays until its metadata is back or someone rem
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 
 from mainstem.storage.disk import Disk
+from mainstem.storage.reclaiming import remove_tree
 from mainstem.storage.reservation import NAME as RESERVED
 from mainstem.storage.state_file import read_state, write_state
 
@@ -71,7 +71,7 @@ class LostLogs:
             state = read_state(self._disk, path / LOST, LOST)
             if state is not None and now_ms - int(state["since_ms"]) >= kept_ms:
                 name = f"erase {path.name}"
-                threading.Thread(target=shutil.rmtree, args=(path, True), name=name, daemon=True).start()
+                threading.Thread(target=remove_tree, args=(path,), name=name, daemon=True).start()
 
     def highest_id(self) -> int:
         """No new log may get the number of one that may come back."""

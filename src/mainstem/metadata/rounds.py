@@ -12,7 +12,7 @@ from __future__ import annotations
 import queue
 import threading
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from mainstem.model.errors import MainstemError, Overloaded, StorageFault
 
 QUEUED_MAX = 65_536  # writes waiting for the store; beyond that the caller is refused
 ROUND_MAX = 1_024  # writes in one transaction
-ID_BLOCK = 64  # ids reserved at once; a crash skips at most this many
+ID_BLOCK = 1024  # ids reserved at once; a crash skips at most twice as many
 RETRY_S = 0.25
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class Call:
 class _Ids:
     next: int = 0
     end: int = 0
-    ahead: Pending[int] | None = None  # the end of the block after this one
+    ahead: Pending[int] | None = None  # the end of the block after this one, which was asked for
 
 
 class RoundStore(MetadataStore):
@@ -107,18 +107,30 @@ class RoundStore(MetadataStore):
     def changes_since(self, last: int) -> Pending[Changes]:
         return self._call(lambda: self._changes_since(last))
 
+    def prepare_ids(self, sequences: Iterable[str]) -> None:
+        for sequence in sequences:
+            self._ids_of(sequence)
+
     def next_id(self, sequence: str) -> int:
-        ids = self._ids.setdefault(sequence, _Ids())
+        ids = self._ids_of(sequence)
         if ids.next >= ids.end:
             ahead = ids.ahead or self._reserve(sequence)
             ids.ahead = ahead
-            ids.end = self._wait(ahead)  # rare: the next block was asked for half a block ago
+            ids.end = self._wait(ahead)  # rare: it was asked for a whole block ago
             ids.next, ids.ahead = ids.end - ID_BLOCK, None
         number = ids.next
         ids.next += 1
-        if ids.end - number == ID_BLOCK // 2 and ids.ahead is None:
+        if ids.ahead is None:
             ids.ahead = self._reserve(sequence)
         return number
+
+    def _ids_of(self, sequence: str) -> _Ids:
+        """With a block of them under way, at least: whoever needs an id is on the loop, where nobody should wait."""
+        ids = self._ids.get(sequence)
+        if ids is None:
+            ids = self._ids[sequence] = _Ids()
+            ids.ahead = self._reserve(sequence)
+        return ids
 
     def _reserve(self, sequence: str) -> Pending[int]:
         return self._call(lambda: self._until_kept(lambda: self._reserve_ids(sequence, ID_BLOCK)))

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -145,7 +145,12 @@ class MetadataStore(ABC):
 
     @abstractmethod
     def next_id(self, sequence: str) -> int:
-        """A number never given before and never again (see rows.Sequence); waits for the store once per block at most."""
+        """A number never given before and never again (see rows.Sequence). Waits for the store only where a whole block was
+        given out faster than the next one could be reserved."""
+
+    @abstractmethod
+    def prepare_ids(self, sequences: Iterable[str]) -> None:
+        """Have a block of each reserved, so that its first id waits for nothing. Returns at once."""
 
     @abstractmethod
     def check_room(self) -> None:

@@ -22,9 +22,12 @@ from mainstem.protocols._sockets cimport (
 )
 
 from mainstem.broker.delivery.ticker import SHARE_BYTES
+from mainstem.broker.delivery import turns
 from mainstem.protocols.loopback import stop_pacing
 
 logger = logging.getLogger("mainstem.connection")
+
+cdef int64_t COMPANY_NS = turns.COMPANY_NS
 
 cdef enum:
     READ_BYTES = 256 * 1024  # by one system call
@@ -43,7 +46,6 @@ cdef enum:
     SHARED_TURN_NS = 1000000  # of the processor, for reading and the tick, while others are served, too
     SHARED_TURN_BYTES_MIN = 16 * 1024
     TURN_READS_MAX = 64  # that anyone asks for: 16 MiB
-    COMPANY_NS = 200000000  # for so long after a socket had little to say it is expected to say more
 
 cdef int64_t _company_until_ns = 0  # of all listeners: until then clients are about that need short turns
 
@@ -476,6 +478,7 @@ cdef class PollSet:
             ticker.end_turn()
         if quiet:
             _company_until_ns = until_ns + COMPANY_NS
+            reactor.server.turns.company_until_ns = _company_until_ns
         if bytes_in >= SHARED_TURN_BYTES_MIN:
             self._price(bytes_in, processor_ns() - began_ns)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from mainstem.storage.engine import Buffer
+from mainstem.storage.reclaiming import RECLAIMER
 from mainstem.storage.steady import STEADY_BYTES_MIN, read_steadily
 
 BUFFERS_MAX = 1024  # IOV_MAX: more buffers than this in one pwritev are refused by the kernel
@@ -157,13 +158,15 @@ class RealDisk:
             self.fsync_dir(path.parent)
 
     def rename(self, source: Path, target: Path) -> None:
-        os.rename(source, target)  # noqa: PTH104 -- one call of the disk, like the others
+        with RECLAIMER.keeping(target):  # what it replaces, if there is something
+            os.rename(source, target)  # noqa: PTH104 -- one call of the disk, like the others
 
     def link(self, source: Path, target: Path) -> None:
         os.link(source, target)
 
     def unlink(self, path: Path) -> None:
-        os.unlink(path)  # noqa: PTH108
+        with RECLAIMER.keeping(path):
+            os.unlink(path)  # noqa: PTH108
 
     def listdir(self, directory: Path) -> list[str]:
         return os.listdir(directory)  # noqa: PTH208

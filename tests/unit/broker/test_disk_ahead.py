@@ -124,3 +124,24 @@ async def test_while_much_waits_to_be_flushed_nothing_more_is_delivered(tmp_path
     broker.ticker.tick()
     assert [value for _, value in sink.seen] == [b"1", b"2"]
     await broker.close()
+
+
+async def test_a_topic_that_a_publish_creates_costs_the_loop_only_its_directorys_name(tmp_path: Path) -> None:
+    disk = NotingDisk()
+    broker = Broker(BrokerOptions(tmp_path, Policy(layout="dedicated"), disk=disk))
+    await broker.open()
+    broker.recover_journal()
+    namespace = broker.namespace("/")
+    namespace.publish(b"one", b"x")
+    await until(lambda: b"one" in namespace.topics)
+    broker.ticker.drain()
+    disk.synced_by.clear()
+    namespace.publish(b"two", b"x")
+    await until(lambda: b"two" in namespace.topics)
+    broker.ticker.drain()
+    log = namespace.topics[b"two"].partitions[0].log
+    await until(lambda: log.stable == 1)
+    by = list(disk.synced_by)
+    await broker.close()
+    assert by.count(threading.get_ident()) <= 1
+    assert set(by) != {threading.get_ident()}, "another thread reserved its offsets"

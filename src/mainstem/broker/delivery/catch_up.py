@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -264,6 +263,7 @@ class Pump:
                 else:
                     looked = reader.look(head)
                     pieces, complete = await loop.run_in_executor(threads_for(looked), reader.fetch, looked)
+                    await self._turns.turn(sink.namespace.name)  # what many threads read comes back at the same time
                 while (ended := self._offer(sink, pieces, complete)) == CUT:
                     await self._turns.turn(sink.namespace.name)
                 if ended != OFFERED:
@@ -277,8 +277,7 @@ class Pump:
 
     def _offer(self, sink: Sink, pieces: list[Piece], complete: int) -> int:
         """Offer a slice of a chunk in stamp order, from the sink's position on; where it stopped is its position."""
-        start, slice_ns = sink.position, self._ticker.slice_ns
-        until_ns = time.monotonic_ns() + slice_ns if slice_ns else 0
+        start, until_ns = sink.position, self._turns.slice_end_ns() if self._ticker.slice_ns else 0
         if len(pieces) == 1:
             ended = self._replay(sink, pieces[0], pieces[0].data, start, complete, until_ns)
             if ended != OFFERED:

@@ -74,6 +74,7 @@ class Ticker:
         self._dispatcher = dispatcher
         self._disk_ahead = Ahead(loop)
         self._requested = False
+        self._planned = False  # the loop will call `_tick_asked`
         self._logs: list[Log] = []
         self._connections: list[Flushable] = []  # with answers
         self._receivers: list[Flushable] = []  # with what live delivery brought them
@@ -112,13 +113,22 @@ class Ticker:
     def request(self) -> None:
         if not self._requested:
             self._requested = True
-            self.loop.call_soon(self.tick)
+            if not self._planned:
+                self._planned = True
+                self.loop.call_soon(self._tick_asked)
+
+    def _tick_asked(self) -> None:
+        self._planned = False
+        if self._requested:  # else a turn has ticked meanwhile
+            self.tick()
 
     def begin_turn(self) -> bool:
-        """True: whoever reads many sockets in one call of the loop's ticks itself, at its end (`end_turn`)."""
+        """True: whoever reads many sockets in one call of the loop's ticks itself, at its end (`end_turn`). So it does where
+        a tick is asked for already, unless that is for what thousands are sent: the loop may come to it only behind slices
+        of catching up and scans, and what was read just now would be written and answered behind those."""
         if self.on_turn is not None:
             self.turn_ns = self.turn_ns or time.monotonic_ns()
-        if self._requested:
+        if self._requested and (self._ticking or self._receivers or self._dispatcher.waiting_bytes):
             return False
         self._requested = True
         return True

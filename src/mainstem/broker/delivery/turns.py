@@ -18,6 +18,9 @@ or, where it is a list that is long only sometimes,
         ...
 
 A tenant's next turn is due a stride (1 / share) after its last; it does not save up what it did not ask for.
+
+While clients are about that say little (`company_until_ns`), a slice is a quarter as long: an ack waits for two turns of the
+loop, one that reads its publish and one that hears of its sync.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from collections import deque
 from collections.abc import Callable
 
 SLICE_NS = 1_000_000
+SHORT_SLICE_NS = 250_000  # while others wait for little; what stands around a slice is a tenth of it
+COMPANY_NS = 200_000_000  # for so long after a client had little to say it is expected to say more
 REMEMBERED_MAX = 10_000  # tenants that do not wait and had a turn lately
 
 
@@ -43,6 +48,17 @@ class Turns:
         self._now = 0.0  # when the turn was due that was given last
         self._asked_total = 0
         self._planned = False
+        self.company_until_ns = 0  # monotonic: until then clients are about that say little and wait for the answer
+
+    @property
+    def slice_ns(self) -> int:
+        """How long a slice is at present."""
+        return SHORT_SLICE_NS if time.monotonic_ns() < self.company_until_ns else SLICE_NS
+
+    def slice_end_ns(self) -> int:
+        """Of one that begins now (monotonic)."""
+        now_ns = time.monotonic_ns()
+        return now_ns + (SHORT_SLICE_NS if now_ns < self.company_until_ns else SLICE_NS)
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
@@ -102,7 +118,7 @@ class Slices:
 
     def __init__(self, turns: Turns, tenant: str) -> None:
         self._turns, self._tenant = turns, tenant
-        self._until_ns = time.monotonic_ns() + SLICE_NS
+        self._until_ns = turns.slice_end_ns()
 
     @property
     def over(self) -> bool:
@@ -110,4 +126,4 @@ class Slices:
 
     async def next(self) -> None:
         await self._turns.turn(self._tenant)
-        self._until_ns = time.monotonic_ns() + SLICE_NS
+        self._until_ns = self._turns.slice_end_ns()

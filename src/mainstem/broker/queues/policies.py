@@ -12,11 +12,9 @@ A policy that is put or removed acts at once on the queues that are there, in sl
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.delivery.turns import SLICE_NS
 from mainstem.broker.queues.declaring import POLICY_KEYS, age_seconds, queue_settings
 from mainstem.broker.queues.settings import Kind, QueueSettings
 from mainstem.metadata.rows import Item, ItemKind
@@ -128,12 +126,10 @@ class QueuePolicies:
 
     async def apply(self) -> None:
         """To the queues that are there; new ones are made with it."""
-        turns = self._queues.service.broker.turns
-        until_ns = 0
+        work = self._queues.service.broker.turns.slices(self._queues.namespace.name)
         for queue in self._queues:
-            if time.monotonic_ns() > until_ns:
-                await turns.turn(self._queues.namespace.name)
-                until_ns = time.monotonic_ns() + SLICE_NS
+            if work.over:
+                await work.next()
             if not queue.deleted:
                 self._queues.limit(queue)
 

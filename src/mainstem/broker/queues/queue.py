@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mainstem.broker.queues.registry import Queues
     from mainstem.broker.queues.stream_numbers import StreamNumbers
     from mainstem.log.log import Log
+    from mainstem.metadata.store import Written
 
 __all__ = ["Outcome", "Queue", "Taken", "Totals"]
 
@@ -59,6 +60,7 @@ class Queue(QueueContents):
     ) -> None:
         super().__init__(queues, queue_id, name, settings, created, condition)
         self.sink = QueueSink(self.namespace, queue_id, self)
+        self.saving: Written | None = None  # while its declaration is not committed
         self.owner: object | None = None  # of an exclusive queue: its connection
         self.exclusive_taker: Taker | None = None
         self.takers: list[Taker] = []

@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from heapq import heappop, heappush
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -402,7 +403,17 @@ class Queues:
         """Write its declaration; None for a transient queue, which no restart sees."""
         if not queue.settings.durable or queue.settings.exclusive:
             return None
-        return self.service.broker.store.put_item(ItemKind.QUEUE, self.namespace.name, queue.name, queue.to_document())
+        store = self.service.broker.store
+        written = store.put_item(ItemKind.QUEUE, self.namespace.name, queue.name, queue.to_document())
+        queue.saving = written
+
+        def end(_: Future[None]) -> None:
+            """In the store's thread."""
+            if queue.saving is written:
+                queue.saving = None
+
+        written.add_done_callback(end)
+        return written
 
     def load(self, item: Item) -> None:
         document: dict[str, Any] = item.body

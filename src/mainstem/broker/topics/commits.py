@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from typing import Generic, TypeVar
 
 from mainstem.metadata.store import Written
@@ -35,12 +36,16 @@ class Commit(Generic[T]):
         written: Written,
         value: T,
         *,
+        prepare: Callable[[], None] = nothing,
         apply: Callable[[], None] = nothing,
         undo: Callable[[Exception], None] | None = None,
     ) -> None:
+        """`prepare` is what `apply` would wait for the disk with: done before in the store's thread, unless somebody awaits
+        the commit and is there first."""
         self.value = value
         self._loop = loop
         self._written = written
+        self._prepare = prepare
         self._apply = apply
         self._undo = undo
         self.on_finished: Callable[[], None] = nothing
@@ -63,7 +68,13 @@ class Commit(Generic[T]):
             self._finish()
         return self.value
 
-    def _post(self, _written: object) -> None:
+    def _post(self, written: Future[None]) -> None:
+        """In the store's thread."""
+        if self._prepare is not nothing and written.exception() is None:
+            try:
+                self._prepare()
+            except Exception as error:  # the disk is full: whoever needs it meets that, too, and is told
+                logger.debug("what a commit needs could not be prepared: %s", error)
         try:
             self._loop.call_soon_threadsafe(self._finish)
         except RuntimeError:  # the loop is closed: nobody serves any more

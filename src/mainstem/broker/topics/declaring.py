@@ -180,7 +180,11 @@ class Declaring:
             namespace.forget_route(name)
             self._withdraw(made, error)
 
-        return self._change(namespace, name, Commit(self.ticker.loop, written, topic, apply=apply, undo=undo))
+        return self._change(
+            namespace,
+            name,
+            Commit(self.ticker.loop, written, topic, prepare=lambda: _reserve(made), apply=apply, undo=undo),
+        )
 
     def _change(self, namespace: Namespace, name: bytes, commit: Commit[T]) -> Commit[T]:
         """Until it is finished the next change of the same name waits for it."""
@@ -335,7 +339,11 @@ class Declaring:
         def undo(error: Exception) -> None:
             self._withdraw(made, error)
 
-        await self._change(namespace, topic.name, Commit(self.ticker.loop, written, topic, apply=apply, undo=undo))
+        await self._change(
+            namespace,
+            topic.name,
+            Commit(self.ticker.loop, written, topic, prepare=lambda: _reserve(made), apply=apply, undo=undo),
+        )
 
     async def relocate_topic(self, namespace: Namespace, topic: Topic, policy: Policy) -> None:
         """`move_topic`, once no transaction is open in it."""
@@ -386,7 +394,11 @@ class Declaring:
             self._withdraw(made, error)
             namespace.forget_route(topic.name)
 
-        return self._change(namespace, topic.name, Commit(self.ticker.loop, written, topic, apply=apply, undo=undo))
+        return self._change(
+            namespace,
+            topic.name,
+            Commit(self.ticker.loop, written, topic, prepare=lambda: _reserve(made), apply=apply, undo=undo),
+        )
 
     def _target(self, namespace: Namespace, topic: Topic, partition: Partition, policy: Policy) -> Log:
         """The log that the partition goes on in; its own if that can stay."""
@@ -553,6 +565,11 @@ def _promise(topic: Topic, made: list[Log], written: Written) -> None:
     """A log that exists already cannot be held for one topic: what is published into it is not acked before the commit."""
     for log in {partition.log for partition in topic.partitions}.difference(made):
         log.syncing.promise(written)
+
+
+def _reserve(made: list[Log]) -> None:
+    for log in made:
+        log.reserve_first()
 
 
 def _release(made: list[Log]) -> None:

@@ -77,7 +77,7 @@ class LastValues:
             more = True
             while more:
                 await turns.turn(self._view.namespace.name)
-                more = await when_local(lambda: self._read(number, time.monotonic_ns() + SLICE_NS))  # noqa: B023
+                more = await when_local(lambda: self._read(number, turns.slice_end_ns()))  # noqa: B023
 
     def _read(self, number: int, until_ns: int) -> bool:
         """Read on in one slot; whether there is more."""

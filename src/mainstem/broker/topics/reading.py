@@ -47,8 +47,9 @@ SCAN_OFFSETS_MAX = 1 << 20  # how far one call looks for matches
 RECORDS_MAX = 10_000
 FRAME_HEAD_SIZE = 48
 READ_BYTES_MIN, READ_BYTES_MAX = 4096, 1 << 20
-STEP_RECORDS = 256  # decoded between two looks at the clock, by a reader that has only a slice of time
+STEP_RECORDS = 64  # decoded between two looks at the clock, by a reader that has only a slice of time
 STEP_BYTES = 64 << 10
+SLICE_RECORDS_MAX = 2_048  # that such a reader looks for: it decodes no more in its time
 STAMP_MAX = (1 << 63) - 1
 
 
@@ -206,6 +207,7 @@ class Chosen:
         found: list[Record] = []
         size = 0
         at = max(offset, self._log.start_offset)
+        count_max = min(count_max, SLICE_RECORDS_MAX) if until_ns else count_max
         offsets, scanned = self._find(at, min(end, at + SCAN_OFFSETS_MAX), count_max)
         taken = 0
         step_bytes = min(bytes_max, STEP_BYTES) if until_ns else bytes_max

@@ -108,7 +108,8 @@ class _Recovery:
         segments += scanned
         for segment in segments:
             segment.sealed = segment is not segments[-1] or segment not in scanned or segment.generation > 0
-        self._make_durable(scanned)
+        if paths:  # a new log has no names yet
+            self._make_durable(scanned)
         last = segments[-1] if segments else None
         # An empty log ends where it starts: going back below that would be taken for trimmed by the next recovery.
         end_offset = max(last.end_offset if last else checkpoint.start_offset, checkpoint.end_offset)

@@ -18,7 +18,6 @@ from asyncio import TimerHandle
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
-from mainstem.broker.delivery.turns import SLICE_NS
 from mainstem.broker.rights.access import Action
 from mainstem.codec.batch import record_count
 from mainstem.codec.control import kafka_marker_batch
@@ -371,7 +370,7 @@ class Polling:
         """A slice begins with its first read: the one record behind a thousand empty partitions is always reached."""
         now = time.monotonic_ns()
         if not self._until_ns:
-            self._until_ns = now + SLICE_NS
+            self._until_ns = now + self._request.service.broker.turns.slice_ns
         return now <= self._until_ns
 
     def _refusal(self, one: Asked) -> ErrorCode:

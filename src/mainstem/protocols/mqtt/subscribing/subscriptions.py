@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.rights.access import Action
@@ -14,6 +16,7 @@ from mainstem.protocols.login import tell_refused
 from mainstem.protocols.mqtt.outgoing.retained_delivery import RetainedDelivery
 from mainstem.protocols.mqtt.session import MqttSession, grant_of
 from mainstem.protocols.mqtt.subscribing.filters import Asked, Kind, parse_filter
+from mainstem.protocols.mqtt.subscribing.members import Member
 from mainstem.protocols.mqtt.subscribing.subscription_kinds import BrokerSubscription, open_broker_subscription
 from mainstem.protocols.mqtt.wire.packets import Filter, Subscribe, Unsubscribe, encode_suback, encode_unsuback
 from mainstem.protocols.mqtt.wire.reasons import Reason, Violation, reason_of
@@ -63,10 +66,25 @@ class Subscriptions:
             lambda words: encode_suback(connection.version, event.packet_id, reasons, words),
             why if connection.problem_information else "",
         )
-        if self._saved is not None and any(reason < 0x80 for reason in reasons):
-            self._when_saved(lambda: self._answer(suback, wanted, before))
-        else:
+
+        def answer() -> None:
             self._answer(suback, wanted, before)
+
+        if self._saved is not None and any(reason < 0x80 for reason in reasons):
+            self._when_declared(event, lambda: self._when_saved(answer))
+        else:
+            self._when_declared(event, answer)
+
+    def _when_declared(self, event: Subscribe, call: Callable[[], None]) -> None:
+        """Whoever has the SUBACK of a shared subscription counts on its queue: that outlives a power cut before."""
+        for one in event.filters:
+            opened = self._broker_subscriptions.get(one.topic) if self._broker_subscriptions else None
+            saving = opened.queue.saving if isinstance(opened, Member) else None
+            if saving is not None and not saving.done():
+                waiter = _Declared(self._connection, lambda: self._when_declared(event, call))
+                saving.add_done_callback(waiter.on_written)
+                return
+        call()
 
     def _answer(self, suback: bytes, wanted: list[tuple[bytes, Subscription]], before: int) -> None:
         self._connection.outbound.write(suback)
@@ -238,6 +256,28 @@ class Subscriptions:
             subscription = self.by_filter.get(topic_filter)
             if subscription is not None and subscription.qos:
                 subscription.retained_from, subscription.retained_before = first, before
+
+
+class _Declared:
+    """Goes on once a queue's declaration is committed."""
+
+    __slots__ = ("_call", "_connection")
+
+    def __init__(self, connection: MqttConnection, call: Callable[[], None]) -> None:
+        self._connection = connection
+        self._call = call
+
+    def on_written(self, written: Future[None]) -> None:
+        """In the store's thread."""
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._connection.service.broker.ticker.loop.call_soon_threadsafe(self._go_on, written)
+
+    def _go_on(self, written: Future[None]) -> None:
+        error = written.exception()
+        if isinstance(error, Exception):
+            self._connection.fail(error)
+        elif not self._connection.closing:
+            self._call()
 
 
 class _Saved:
