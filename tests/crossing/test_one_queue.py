@@ -16,7 +16,7 @@ import pytest
 from mainstem.testing import Broker
 from tests.crossing.commands import eventually, http, mainstem
 from tests.crossing.message import Message, Speaker
-from tests.protocol.kafka.test_share_groups import ACCEPT, REJECT, RELEASE, Member
+from tests.protocol.kafka.share_member import ACCEPT, REJECT, RELEASE, Member
 from tests.protocol.mqtt.raw import Raw, ack_packet
 
 RECEIVE_MAXIMUM = 33

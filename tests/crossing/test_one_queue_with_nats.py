@@ -22,7 +22,7 @@ from mainstem.testing.process import BrokerProcess
 from tests.crossing.commands import http, mainstem
 from tests.crossing.message import Message, Speaker
 from tests.crossing.test_one_queue import AmqpWorker, MqttWorker, settled
-from tests.protocol.kafka.test_share_groups import ACCEPT, RELEASE, Member
+from tests.protocol.kafka.share_member import ACCEPT, RELEASE, Member
 
 WAIT_S = 10
 

@@ -10,7 +10,7 @@ import pika
 from mainstem.testing import BrokerProcess
 from tests.crossing.commands import eventually, http
 from tests.crossing.test_one_queue import RECEIVE_MAXIMUM, AmqpWorker
-from tests.protocol.kafka.test_share_groups import Member
+from tests.protocol.kafka.share_member import Member
 from tests.protocol.mqtt.raw import Raw
 
 

@@ -14,7 +14,7 @@ from pika.exceptions import ChannelClosedByBroker
 
 from mainstem.protocols.kafka.messages import SaslAuthenticateRequest, SaslHandshakeRequest
 from mainstem.testing import Broker
-from tests.protocol.kafka.test_share_groups import Member
+from tests.protocol.kafka.share_member import Member
 from tests.protocol.mqtt.raw import Raw, unique
 from tests.users import ANN, ROOT, add_users, allow, deny
 

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from mainstem.testing import Broker
 from tests.crossing.commands import eventually, http
 from tests.crossing.message import Message, Speaker
-from tests.protocol.kafka.test_share_groups import Member
+from tests.protocol.kafka.share_member import Member
 
 
 def transactions(broker: Broker, topic: str, compression: str) -> None:

@@ -13,7 +13,7 @@ from tests.crossing.commands import eventually, http, mainstem
 from tests.crossing.message import Speaker
 from tests.crossing.test_one_queue import AmqpWorker, MqttWorker, settled
 from tests.crossing.test_one_queue_with_nats import NatsWorker, add_stream, publish
-from tests.protocol.kafka.test_share_groups import ACCEPT, Member
+from tests.protocol.kafka.share_member import ACCEPT, Member
 
 
 @pytest.fixture

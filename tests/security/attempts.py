@@ -14,7 +14,7 @@ from pika.exceptions import ChannelClosedByBroker
 from mainstem.protocols.kafka import messages as wire
 from mainstem.testing import Broker
 from tests.protocol.kafka.raw import RawClient, batch_of
-from tests.protocol.kafka.test_share_groups import Member
+from tests.protocol.kafka.share_member import Member
 from tests.protocol.mqtt.raw import Raw, publish_packet
 from tests.protocol.nats.raw import Raw as NatsRaw
 

@@ -5,6 +5,9 @@ they had been written where its marker stands: the marker takes a stamp for itse
 transaction's first on, so that the record at `offset` has the stamp `marker's + 1 + offset - first`. So a position stays
 one number, also inside a committed transaction, and also after a compaction took some of its records.
 
+A share group that reads uncommitted records meets them where they were written instead, and nothing at the marker: of
+its sink [undecided_from, undecided_to) says for which stamps of writing that holds.
+
     marker record, header ms-txn:  i64 first offset of the transaction in this log, i64 stamps it takes beyond its own
 """
 
@@ -53,8 +56,9 @@ def taken_stamps(batch: Buffer) -> int:
 
 def committed_batches(
     log: Log, marker: bytes, marker_offset: int, marker_stamp: int, from_stamp: int = 0
-) -> Iterator[tuple[bytes, int, int]]:
-    """The batches a marker makes visible, in order: (batch, its base offset, the stamp of that offset from now on).
+) -> Iterator[tuple[bytes, int, int, int]]:
+    """The batches a marker makes visible, in order: (batch, its base offset, the stamp of that offset from now on, the
+    one it was written at).
 
     Those that lie wholly before `from_stamp` may be left out.
     """
@@ -74,5 +78,5 @@ def committed_batches(
                 continue
             inner = read_batch_head(batch, 0)
             if inner.producer_id == producer_id and inner.attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL:
-                yield batch, head.base_offset, zero + head.base_offset
+                yield batch, head.base_offset, zero + head.base_offset, head.stamp
         offset = piece.end_offset

@@ -51,6 +51,7 @@ cdef int64_t _company_until_ns = 0  # of all listeners: until then clients are a
 
 ACCEPTS_MAX = 128  # in one turn, if there is time
 ACCEPT_AGAIN_S = 1.0  # when there are no file descriptors left
+FULL_AGAIN_S = 0.02  # when there are as many connections as may be: some may have ended, and we have not read it
 NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
@@ -550,10 +551,16 @@ cdef class Reactor:
             self.loop.call_soon(self._let_leave)
 
     def _accept(self):
+        """Whoever is one too many waits once, for those who left before it came: then it is refused."""
         cdef int64_t until_ns = now_ns() + SLICE_NS
+        cdef bint waited = self.waited
+        self.waited = False
         for _ in range(ACCEPTS_MAX):
             if now_ns() > until_ns:
                 return
+            if not waited and len(self.server.connections) >= self.server.connections_max:
+                self.waited = True
+                return self._accept_later(FULL_AGAIN_S)
             try:
                 taken, peer = self.listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -562,10 +569,12 @@ cdef class Reactor:
                 if error.errno not in NO_ROOM:
                     raise
                 logger.error("no connection can be accepted for %s s: %s", ACCEPT_AGAIN_S, error.strerror)
-                self.loop.remove_reader(self.listener.fileno())
-                self.loop.call_later(ACCEPT_AGAIN_S, self._accept_again)
-                return
+                return self._accept_later(ACCEPT_AGAIN_S)
             self._open(taken, peer)
+
+    def _accept_later(self, double seconds):
+        self.loop.remove_reader(self.listener.fileno())
+        self.loop.call_later(seconds, self._accept_again)
 
     def _accept_again(self):
         if self.listener is not None:

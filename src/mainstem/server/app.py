@@ -31,7 +31,7 @@ from mainstem.protocols.porter import with_porters
 from mainstem.protocols.reactor import Listener, let_go, listen
 from mainstem.protocols.unfinished import Unfinished
 from mainstem.protocols.unsent import Unsent
-from mainstem.server.listeners import Taken, check_bind, ports_of, take_ports
+from mainstem.server.listeners import Taken, check_bind, ports_of, take_ports, take_twins
 from mainstem.server.protocols import HTTP, PROTOCOLS, doors, load, protocol_of_listener
 from mainstem.server.settings import Config, Tls, Topics
 from mainstem.server.settings import Policy as PolicySettings
@@ -202,6 +202,8 @@ class App:
                     listeners,
                     users=bool(self.config.jwt.keys or self.config.tls.client_users or self.config.oidc.issuer),
                 )
+            if self._taken is None:
+                take_twins(taken, listeners)
             self._tell_ports(taken)
             self._directory = self._directory or DataDirectory(directory)
             await self.broker.open()
@@ -375,7 +377,7 @@ class App:
         limits = self.config.limits
         for server in self.servers.values():
             self._tasks.append(loop.create_task(server.run_deadlines()))
-        for name, one in taken.sockets.items():
+        for name, one in (*taken.sockets.items(), *taken.twins):
             server = self.servers[TWINS.get(name, name)]
             secured = name in TWINS
             self._listeners.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import socket
 from collections.abc import Mapping
@@ -15,8 +16,11 @@ from mainstem.model.errors import ConfigError
 from mainstem.server.protocols import doors
 from mainstem.server.settings import Listeners
 
+logger = logging.getLogger("mainstem.server")
+
 PORT_TAKEN, UNSAFE_BIND = "MS-4005", "MS-4006"
 KEPT = "MAINSTEM_LISTENING"  # in the environment of a process that takes its own place: its listening sockets
+LOOPBACK, LOOPBACK_6 = "127.0.0.1", "::1"
 MOVED_BY = 10_000  # 1883 → 11883: still recognised by who knows the protocol
 LISTENERS = {door.name: f"{door.name}_port" for door in doors()}
 TLS_LISTENERS = {door.tls_name: f"{door.tls_name}_port" for door in doors()}
@@ -29,12 +33,14 @@ class Taken:
     """The sockets, not yet listened on, and what was moved where."""
 
     sockets: dict[str, socket.socket] = field(default_factory=dict)
+    twins: list[tuple[str, socket.socket]] = field(default_factory=list)  # the same ports of ::1
     notices: list[str] = field(default_factory=list)
 
     def close(self) -> None:
-        for one in self.sockets.values():
+        for one in (*self.sockets.values(), *(twin for _, twin in self.twins)):
             one.close()
         self.sockets.clear()
+        self.twins.clear()
 
 
 def check_bind(listeners: Listeners, *, users: bool) -> None:
@@ -101,6 +107,16 @@ def take_ports(
             fix = "--host H with an address of this machine, and ports that this user may take (below 1024: root only)"
         raise ConfigError("\n  ".join(problems), fix=fix, code=PORT_TAKEN)
     return taken
+
+
+def take_twins(taken: Taken, listeners: Listeners) -> None:
+    """Who listens on 127.0.0.1 listens on ::1, too: `localhost` means either, and some clients try one of them only. Where
+    the host has no IPv6, or another program has the port there, the first address has to do."""
+    for name, one in taken.sockets.items() if listeners.host == LOOPBACK else ():
+        try:
+            taken.twins.append((name, _bind(LOOPBACK_6, one.getsockname()[1])))
+        except OSError as error:
+            logger.debug("%s is not on %s: %s", LABELS[name], LOOPBACK_6, error)
 
 
 def _still_wanted(listeners: Listeners, name: str, one: socket.socket) -> bool:

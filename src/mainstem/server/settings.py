@@ -52,7 +52,7 @@ class ListenerSettings:
     host: str = setting(
         "127.0.0.1",
         TEXT,
-        "Address to listen on. Anything but loopback needs users, or `allow_anonymous`.",
+        "Address to listen on; `127.0.0.1` means `::1`, too. Anything but loopback needs users, or `allow_anonymous`.",
     )
     allow_anonymous: bool = setting(
         False,
@@ -420,6 +420,9 @@ class Kafka:
         2_000,
         count(1, 1_000_000),
         "Records of a partition that a share group's members may hold, unless the group says.",
+    )
+    share_lock_ms: int = setting(
+        30 * SECOND, DURATION, "How long a share group's member may hold a record, unless the group says."
     )
 
 

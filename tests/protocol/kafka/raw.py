@@ -34,6 +34,9 @@ class RawClient:
     ) -> None:
         self.socket.close()
 
+    def close(self) -> None:
+        self._socket.close()
+
     def send_bytes(self, data: bytes) -> None:
         self.socket.sendall(data)
 

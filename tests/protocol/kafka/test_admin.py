@@ -16,8 +16,10 @@ from confluent_kafka.admin import (
 )
 from kafka import KafkaAdminClient
 
+from mainstem.broker.topics.policy import Policy
 from mainstem.model.origin import Origin
 from mainstem.model.topic import kafka_name
+from mainstem.protocols.kafka.config_table import policy_for
 from mainstem.protocols.kafka.messages import (
     AlterReplicaLogDirsRequest,
     DescribeConfigsRequest,
@@ -131,6 +133,17 @@ def test_settings_are_set_appended_subtracted_and_deleted(broker: Broker) -> Non
         alter(broker, topic, ("retention.ms", "-5", AlterConfigOpType.SET))
     with pytest.raises(KafkaException, match="did you mean"):
         alter(broker, topic, ("retention.millis", "5", AlterConfigOpType.SET))
+
+
+def test_a_topic_without_a_cleanup_policy_keeps_everything(broker: Broker) -> None:
+    topic = create_topic(broker, unique("alter"), cleanup_policy="delete", retention_ms="5000")
+    alter(broker, topic, ("cleanup.policy", "delete", AlterConfigOpType.SUBTRACT))
+    config = topic_config(broker, topic)
+    assert (config["cleanup.policy"].value, config["retention.ms"].value) == ("", "5000")
+    policy = policy_for(Policy(), {"cleanup.policy": "", "retention.ms": "5000", "retention.bytes": "1"})
+    assert (policy.retention_ms, policy.retention_bytes, policy.cleanup) == (-1, -1, "delete")
+    alter(broker, topic, ("cleanup.policy", "delete", AlterConfigOpType.APPEND))
+    assert topic_config(broker, topic)["cleanup.policy"].value == "delete"
 
 
 def test_altering_all_forgets_what_is_not_named(broker: Broker) -> None:

@@ -11,7 +11,7 @@ import pytest
 from mainstem.testing import Broker
 from tests.protocol.kafka.clients import create_topic, read_all, send, unique
 from tests.protocol.kafka.java_clients import BROKER_4, CLIENTS_3, CLIENTS_4, Unavailable, classpath, run_java
-from tests.protocol.kafka.test_share_groups import configure
+from tests.protocol.kafka.share_member import configure
 from tests.protocol.kafka.test_views import stretch
 
 SCENARIO = str(Path(__file__).parent / "java" / "Scenario.java")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import httpx
 from confluent_kafka import TopicPartition
 
 from mainstem.testing import BrokerProcess
@@ -82,3 +83,20 @@ def test_an_open_transaction_stays_open_across_a_crash_and_can_be_committed(brok
     sender.commit_transaction(60)
     found = values_of(broker, topic, isolation_level="read_committed")
     assert found == [b"before the crash", b"plain", b"after the crash"]
+
+
+def test_the_end_of_a_small_log_jumps_by_little_and_the_lag_counts_records(broker_process: BrokerProcess) -> None:
+    """Offsets that may have been shown are not used again; whoever reckons end minus start is misled by few."""
+    broker, topic, group = broker_process, unique("small"), unique("g")
+    create_topic(broker, topic)
+    send(broker, topic, [b"0", b"1", b"2"])
+    reader = consumer(broker, group_id=group, **SAME_BROKER)
+    reader.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    for kills in range(1, 4):
+        broker.kill()
+        broker.start()
+        _, end = reader.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)
+        assert 3 <= end <= 3 + 256 * kills
+    reader.close()
+    facts = httpx.get(f"{broker.http_url}/v1/groups/{group}").json()
+    assert facts["lag"] == 2, "records are counted, not offsets"

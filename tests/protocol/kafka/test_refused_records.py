@@ -6,10 +6,11 @@ import struct
 import time
 
 import pytest
+from confluent_kafka import KafkaError, Message
 
 from mainstem.codec.batch import crc32c
 from mainstem.testing import Broker
-from tests.protocol.kafka.clients import create_topic, read_all, unique
+from tests.protocol.kafka.clients import create_topic, producer, read_all, unique
 from tests.protocol.kafka.raw import RawClient
 
 INVALID_TIMESTAMP, INVALID_RECORD = 32, 87
@@ -71,3 +72,23 @@ def test_one_record_that_is_too_old_is_enough(broker: Broker) -> None:
         assert raw.produce(topic, batch(RECORD + earlier, 2, time_ms=now_ms)).error_code == 0
         answer = raw.produce(topic, batch(RECORD + earlier, 2, time_ms=now_ms - HOUR_MS + 1_000))
         assert answer.error_code == INVALID_TIMESTAMP
+        assert [one.batch_index for one in answer.record_errors] == [1], "the one that is too old is named"
+
+
+def test_the_records_without_a_key_are_named_and_the_others_fail_for_their_sake(broker: Broker) -> None:
+    topic = create_topic(broker, unique("keys"), cleanup_policy="compact")
+    keyless = bytes((14, 0, 0, 0, 1, 2)) + b"v" + bytes((0,))
+    with RawClient(broker) as raw:
+        answer = raw.produce(topic, batch(RECORD + keyless + RECORD + keyless, 4))
+        assert answer.error_code == INVALID_RECORD
+        assert [one.batch_index for one in answer.record_errors] == [1, 3]
+    errors: dict[bytes, str] = {}
+    sender = producer(broker, linger_ms=200)
+
+    def note(error: KafkaError | None, message: Message) -> None:
+        errors[message.value() or b""] = error.name() if error is not None else ""
+
+    for value, key in ((b"1", b"k"), (b"2", None), (b"3", None)):  # of one alone librdkafka does not tell them apart
+        sender.produce(topic, value, key=key, on_delivery=note)
+    sender.flush(10)
+    assert errors == {b"1": "_INVALID_DIFFERENT_RECORD", b"2": "INVALID_RECORD", b"3": "INVALID_RECORD"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pika
 import pytest
@@ -12,100 +11,14 @@ from confluent_kafka import ShareConsumer
 from mainstem.protocols.kafka.messages import (
     DeleteShareGroupOffsetsRequest,
     DescribeShareGroupOffsetsRequest,
-    IncrementalAlterConfigsRequest,
     ListGroupsRequest,
-    MetadataRequest,
-    ShareAcknowledgeRequest,
     ShareFetchRequest,
     ShareGroupDescribeRequest,
-    ShareGroupHeartbeatRequest,
 )
 from mainstem.testing import Broker
 from tests.protocol.kafka.clients import create_topic, eventually, send, unique
 from tests.protocol.kafka.raw import RawClient, batch_of
-
-ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
-GROUP_RESOURCE = 32
-
-
-def configure(broker: Broker, group: str, **settings: str) -> None:
-    entries = [
-        IncrementalAlterConfigsRequest.AlterableConfig(name=name.replace("_", "."), config_operation=0, value=value)
-        for name, value in settings.items()
-    ]
-    resource = IncrementalAlterConfigsRequest.AlterConfigsResource(
-        resource_type=GROUP_RESOURCE, resource_name=group, configs=entries
-    )
-    with RawClient(broker) as raw:
-        answer = raw.ask("IncrementalAlterConfigs", 1, IncrementalAlterConfigsRequest(resources=[resource]))
-        assert answer.responses[0].error_code == 0, answer
-
-
-class Member(RawClient):
-    """One share member on the wire."""
-
-    def __init__(self, broker: Broker, group: str, topic: str, name: str = "m") -> None:
-        super().__init__(broker)
-        self.group, self.topic, self.name = group, topic, name
-        self.session_epoch = 0
-        line = MetadataRequest.MetadataRequestTopic(name=topic)
-        self.topic_id = self.ask("Metadata", 12, MetadataRequest(topics=[line])).topics[0].topic_id
-        joined = self.beat(0)
-        assert joined.error_code == 0
-        assigned = joined.assignment.topic_partitions
-        self.topic_id = assigned[0].topic_id
-        self.partitions = assigned[0].partitions
-        self.epoch = joined.member_epoch
-
-    def beat(self, epoch: int) -> Any:
-        return self.ask(
-            "ShareGroupHeartbeat",
-            1,
-            ShareGroupHeartbeatRequest(
-                group_id=self.group, member_id=self.name, member_epoch=epoch, subscribed_topic_names=[self.topic]
-            ),
-        )
-
-    def take(self, count: int = 500, wait_ms: int = 3_000) -> list[tuple[int, int, int]]:
-        """(partition, offset, delivery count) of what is acquired."""
-        parts = [ShareFetchRequest.FetchPartition(partition_index=p) for p in self.partitions]
-        request = ShareFetchRequest(
-            group_id=self.group,
-            member_id=self.name,
-            share_session_epoch=self.session_epoch,
-            max_wait_ms=wait_ms,
-            min_bytes=1,
-            max_bytes=1 << 20,
-            max_records=count,
-            batch_size=count,
-            topics=[ShareFetchRequest.FetchTopic(topic_id=self.topic_id, partitions=parts)],
-        )
-        self.session_epoch += 1
-        answer = self.ask("ShareFetch", 1, request)
-        assert answer.error_code == 0, answer
-        return [
-            (part.partition_index, offset, found.delivery_count)
-            for topic in answer.responses
-            for part in topic.partitions
-            for found in part.acquired_records
-            for offset in range(found.first_offset, found.last_offset + 1)
-        ]
-
-    def settle(self, partition: int, first: int, last: int, kind: int) -> int:
-        batch = ShareAcknowledgeRequest.AcknowledgementBatch(
-            first_offset=first, last_offset=last, acknowledge_types=[kind]
-        )
-        part = ShareAcknowledgeRequest.AcknowledgePartition(partition_index=partition, acknowledgement_batches=[batch])
-        request = ShareAcknowledgeRequest(
-            group_id=self.group,
-            member_id=self.name,
-            share_session_epoch=self.session_epoch,
-            topics=[ShareAcknowledgeRequest.AcknowledgeTopic(topic_id=self.topic_id, partitions=[part])],
-        )
-        self.session_epoch += 1
-        answer = self.ask("ShareAcknowledge", 2 if kind == RENEW else 1, request)
-        assert answer.error_code == 0
-        return int(answer.responses[0].partitions[0].error_code)
+from tests.protocol.kafka.share_member import ACCEPT, REJECT, RELEASE, RENEW, Member, configure
 
 
 @pytest.fixture
@@ -248,12 +161,6 @@ def test_the_brokers_own_limit_of_locks_holds_where_a_group_says_nothing() -> No
             assert len(member.take()) == 3
 
 
-def test_share_groups_read_what_is_committed_and_nothing_else_can_be_set(broker: Broker) -> None:
-    configure(broker, unique("sg"), share_isolation_level="read_committed")
-    with pytest.raises(AssertionError):
-        configure(broker, unique("sg"), share_isolation_level="read_uncommitted")
-
-
 class Worker:
     """confluent-kafka's ShareConsumer on a thread."""
 
@@ -275,6 +182,27 @@ class Worker:
     def stop(self) -> None:
         self._stop.set()
         self._thread.join(30)
+
+
+def test_the_brokers_own_lock_time_holds_where_a_group_says_nothing() -> None:
+    with Broker("kafka.share_lock_ms=300ms") as running:
+        topic, group = create_topic(running, unique("share")), unique("sg")
+        configure(running, group, share_auto_offset_reset="earliest")
+        send(running, topic, [b"0"])
+        with Member(running, group, topic, "slow") as slow, Member(running, group, topic, "fast") as fast:
+            assert slow.take() == [(0, 0, 1)]
+            assert fast.take() == [(0, 0, 2)], "the lock ran out"
+
+
+def test_a_group_that_has_begun_obeys_another_delivery_limit(broker: Broker, filled: tuple[str, str]) -> None:
+    topic, group = filled
+    with Member(broker, group, topic) as member:
+        assert member.take(1) == [(0, 0, 1)]
+        configure(broker, group, share_delivery_count_limit="2")
+        assert member.settle(0, 0, 0, RELEASE) == 0
+        assert member.take(1) == [(0, 0, 2)]
+        assert member.settle(0, 0, 0, RELEASE) == 0
+        assert member.take(1) == [(0, 1, 1)], "it was delivered as often as the group allows now"
 
 
 def test_share_consumers_of_librdkafka_share_the_work(broker: Broker) -> None:

@@ -59,6 +59,8 @@ cdef class Sink:
     cdef public bint blocked  # its socket takes nothing just now
     cdef public uint64_t dropped  # records that were for it and went past, which QoS 0 allows
     cdef public int64_t position
+    cdef public int64_t undecided_from  # records of transactions written from here on come as they are written,
+    cdef public int64_t undecided_to  # up to here; others where their transaction is committed
     cdef public object namespace
     cdef Hint hint
 
@@ -119,6 +121,9 @@ cdef class Dispatcher:
     cdef BatchWalk walk  # through the client's batch at hand
     cdef object walk_owner
     cdef object committed  # batches that the marker at hand makes visible
+    cdef bint in_transaction  # the batch at hand is one's
+    cdef bint decided  # and comes by its marker
+    cdef int64_t written_at  # its own stamp
 
     cpdef int keep(self, list appended) except -1
     cdef bint _is_over(self, Py_ssize_t pushes, Py_ssize_t unclocked_max) noexcept

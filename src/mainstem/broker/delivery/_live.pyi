@@ -42,6 +42,8 @@ class Sink:
     position: int
     blocked: bool  # its socket takes nothing just now
     dropped: int  # records that were for it and went past, which QoS 0 allows
+    undecided_from: int  # records of transactions written from here on come as they are written,
+    undecided_to: int  # up to here; others where their transaction is committed
     def __init__(self, namespace: Namespace, position: int = 0) -> None: ...
     def push(self, record: RecordRef, options: Any) -> bool:
         """Take a record; False when there is no room for it."""

@@ -244,6 +244,18 @@ cdef class BatchWalk:
         return True
 
 
+cdef inline bint reads_undecided(Sink sink, int64_t written_at) noexcept:
+    return sink.undecided_from <= written_at < sink.undecided_to
+
+
+cdef bint any_reads_undecided(Route route, int64_t written_at) noexcept:
+    cdef Py_ssize_t n
+    for n in range(PyList_GET_SIZE(route.deliveries)):
+        if reads_undecided((<Delivery>PyList_GET_ITEM(route.deliveries, n)).sink, written_at):
+            return True
+    return False
+
+
 cdef class Dispatcher:
     """Walks what was written, in stamp order, and pushes it to those who stand at the head."""
 
@@ -283,6 +295,7 @@ cdef class Dispatcher:
                             break
                     except MainstemError:
                         self.walk = self.walk_owner = self.committed = None
+                        self.in_transaction = False
                         self._fall_back(item)
             self.head = item.stamp_end
             self.waiting.popleft()
@@ -310,6 +323,8 @@ cdef class Dispatcher:
             delivery = <Delivery>PyList_GET_ITEM(deliveries, n)
             sink = delivery.sink
             if not sink.live or self.ref.stamp < delivery.since:
+                continue
+            if self.in_transaction and self.decided == reads_undecided(sink, self.written_at):
                 continue
             if delivery.lossy and sink.blocked:  # thousands who read nothing cost their listeners nothing
                 sink.dropped += 1
@@ -400,7 +415,8 @@ cdef class Dispatcher:
         return 0
 
     cdef bint _deliver_batch(self, object item) except -1:
-        """A batch a client made: one topic. A transaction's records wait for its decision (see `committed.py`)."""
+        """A batch a client made: one topic. A transaction's records wait for its decision (see `committed.py`), but for
+        those who read undecided ones."""
         cdef Route route = item.route
         cdef bytes batch
         cdef int attributes
@@ -413,14 +429,20 @@ cdef class Dispatcher:
             attributes = (<const uint8_t*>PyBytes_AS_STRING(batch))[22]
             if attributes & ATTRIBUTE_CONTROL:
                 self.committed = committed_batches(item.log, batch, item.ref.base_offset, item.ref.stamp)
+                self.in_transaction = self.decided = True
             elif not attributes & ATTRIBUTE_TRANSACTIONAL:
+                self._open(batch, item.ref.base_offset, item.ref.stamp)
+            elif any_reads_undecided(route, item.ref.stamp):
+                self.in_transaction, self.decided, self.written_at = True, False, item.ref.stamp
                 self._open(batch, item.ref.base_offset, item.ref.stamp)
         while True:
             if self.walk is None:
                 inner = next(self.committed, None) if self.committed is not None else None
                 if inner is None:
                     self.committed = None
+                    self.in_transaction = False
                     return True
+                self.written_at = inner[3]
                 self._open(inner[0], inner[1], inner[2])
                 continue
             self.ref.owner = self.walk_owner
@@ -524,7 +546,7 @@ cdef class Dispatcher:
         self.ref.origin = frame[6]
         if batch[22] & ATTRIBUTE_CONTROL:
             marker = PyBytes_FromStringAndSize(<const char*>batch, size)
-            for inner, inner_base, inner_stamp in committed_batches(log, marker, base, stamp, from_stamp):
+            for inner, inner_base, inner_stamp, _ in committed_batches(log, marker, base, stamp, from_stamp):
                 visible = self.ref.owner = inner
                 ended = self._replay_batch(sink, <const uint8_t*>PyBytes_AS_STRING(visible), len(visible), inner_base,
                                            inner_stamp, offsets, wanted, from_stamp, to_stamp, topic)

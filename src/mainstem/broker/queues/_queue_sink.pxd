@@ -88,7 +88,7 @@ cdef class Backlog:
 
     cdef int _plan_frame(self, object log, object data, const uint8_t* frame, const FrameFields* fields,
                          int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, bytes named,
-                         object wants) except -1
+                         object wants, bint exact) except -1
     cdef int _plan_batch(self, object log, object data, const uint8_t* batch, Py_ssize_t size, int64_t base,
                          int64_t stamp, const FrameFields* fields, int64_t[::1] offsets, Py_ssize_t wanted,
                          int64_t from_stamp, int64_t to_stamp, bytes named, object wants) except -1

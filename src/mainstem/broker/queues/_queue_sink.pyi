@@ -111,11 +111,13 @@ class Backlog:
         wants: Callable[[RecordRef], bool] | None = None,
         cold_before: int = 1 << 63,
         topic: builtins.bytes = b"",
+        exact: bool = False,
     ) -> int:
         """Add the frames' records in [from_stamp, to_stamp) that the queue takes; `offsets` (sorted) chooses among them,
         empty = all. `wants` asks instead of the bindings; frames younger than `cold_before` are in the page cache as they
         were written, their checksums not worth a look; `topic` names it where all of the log is of one. A transaction's
-        records lie where its marker says. How many were added."""
+        records lie where its marker says, or where they were written if the sink reads undecided ones; `exact`: `wants`
+        knows the stamps, so both places are looked at. How many were added."""
     def sort(self) -> None:
         """After planning from several logs."""
     def first(self) -> RecordRef | None:

@@ -312,7 +312,7 @@ cdef class Backlog:
         self.last_topic = None
 
     def plan(self, log, data, int64_t[::1] offsets, int64_t from_stamp, int64_t to_stamp, dict topic_of, wants=None,
-             int64_t cold_before=NEVER, bytes topic=b""):
+             int64_t cold_before=NEVER, bytes topic=b"", bint exact=False):
         cdef const uint8_t[::1] view = data
         cdef const uint8_t* at
         cdef const uint8_t* end
@@ -346,7 +346,7 @@ cdef class Backlog:
                     if fault != FAULT_NONE:
                         raise CorruptFrame(frame_error(fault, at - &view[0]))
                     named = topic or (topic_of.get(fields.topic_id, b"") if fields.topic_id else None)
-                    self._plan_frame(log, data, at, &fields, offsets, wanted, from_stamp, to_stamp, named, wants)
+                    self._plan_frame(log, data, at, &fields, offsets, wanted, from_stamp, to_stamp, named, wants, exact)
                 except CorruptFrame as error:  # one bad batch must not stop the queue
                     self.tail = planned
                     del self.sources[sources:]
@@ -356,17 +356,22 @@ cdef class Backlog:
 
     cdef int _plan_frame(self, object log, object data, const uint8_t* frame, const FrameFields* fields,
                          int64_t[::1] offsets, Py_ssize_t wanted, int64_t from_stamp, int64_t to_stamp, bytes named,
-                         object wants) except -1:
+                         object wants, bint exact) except -1:
         cdef const uint8_t* batch = frame + FRAME_HEAD_SIZE
         cdef Py_ssize_t size = <Py_ssize_t>fields.payload_size
+        cdef QueueSink sink = self.sink
         cdef bytes committed
         if batch[22] & ATTRIBUTE_CONTROL:  # a transaction's records lie where its marker says
             marker = PyBytes_FromStringAndSize(<const char*>batch, size)
-            for inner, base, stamp in committed_batches(log, marker, fields.base_offset, fields.stamp, from_stamp):
+            for inner, base, stamp, written in committed_batches(log, marker, fields.base_offset, fields.stamp,
+                                                                 from_stamp):
+                if not exact and sink.undecided_from <= <int64_t>written < sink.undecided_to:
+                    continue  # it came when it was written
                 committed = inner
                 self._plan_batch(log, committed, <const uint8_t*>PyBytes_AS_STRING(committed), len(committed), base,
                                  stamp, fields, offsets, wanted, from_stamp, to_stamp, named, wants)
-        elif not batch[22] & ATTRIBUTE_TRANSACTIONAL:
+        elif not batch[22] & ATTRIBUTE_TRANSACTIONAL or exact or \
+                sink.undecided_from <= fields.stamp < sink.undecided_to:
             self._plan_batch(log, data, batch, size, fields.base_offset, fields.stamp, fields, offsets, wanted,
                              from_stamp, to_stamp, named, wants)
         return 0

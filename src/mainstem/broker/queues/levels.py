@@ -229,6 +229,7 @@ class Level:
                 self.queue.namespace.topic_of,
                 _among(wanted),
                 topic=logs[log] or b"",
+                exact=True,
             )
 
 

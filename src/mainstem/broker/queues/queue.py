@@ -76,6 +76,7 @@ class Queue(QueueContents):
         self.limits = HeadLimits(self)
         self.serving = Serving(self)
         self.sink.inspect = self.picky
+        self._read_undecided()
         self._first = self.recovered_level(0, created)
         self.timeless, self._limited = self.settings.timeless, self.settings.limited
 
@@ -151,6 +152,10 @@ class Queue(QueueContents):
         self.settings, self.limits = settings, HeadLimits(self)
         self.limits.follow(before)
         self.timeless, self._limited = settings.timeless, settings.limited
+        self._read_undecided()
+
+    def _read_undecided(self) -> None:
+        self.sink.undecided_from, self.sink.undecided_to = self.settings.undecided_from, self.settings.undecided_to
 
     def close(self) -> None:
         """Deleted: nobody enters or takes any more."""

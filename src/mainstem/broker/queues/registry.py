@@ -111,6 +111,11 @@ class QueueService:
     def now_ms(self) -> int:
         return self.broker.clock.now_ns() // NS_PER_MS
 
+    def stamp_now(self) -> int:
+        """What was published before has a smaller one, what comes a greater one."""
+        self.broker.ticker.write_now()
+        return self.broker.stamps.take(1)
+
     # -- opening: declarations, then the journal, then what happened after the last checkpoint
 
     def load(self, items: list[Item]) -> None:
@@ -364,8 +369,7 @@ class Queues:
         broker.quotas.check_queues(self.namespace, len(self.by_name))
         if settings.durable and not settings.exclusive:
             broker.store.check_room()
-        broker.ticker.write_now()  # what was published before belongs before
-        created = broker.stamps.take(1)
+        created = self.service.stamp_now()
         queue = Queue(self, broker.store.next_id(Sequence.QUEUE), name, settings, created, condition)
         self._add(queue)
         for reach in reaches:

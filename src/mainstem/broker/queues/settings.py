@@ -41,6 +41,8 @@ class QueueSettings:
     order_by_key: bool = False  # records of one key go to one consumer at a time
     deliveries_max: int = 0  # 0: a record may come back for ever
     lock_ms: int = LOCK_MS  # how long a consumer that pulls may hold a record
+    undecided_from: int = 0  # records of transactions that are written from this stamp on
+    undecided_to: int = 0  # up to this one enter as they are written; others when their transaction is committed
     view: str = ""
     arguments: dict[str, Any] = field(default_factory=dict)  # as declared, to be shown and compared
 

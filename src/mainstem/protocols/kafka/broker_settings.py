@@ -32,6 +32,8 @@ def broker_settings(config: Any, address: tuple[str, int], options: Any) -> list
         ("offsets.retention.minutes", Kind.INT, str(kafka.offsets_retention_ms // 60_000)),
         ("producer.id.expiration.ms", Kind.INT, str(kafka.producer_expiry_ms)),
         ("transaction.max.timeout.ms", Kind.INT, str(kafka.transaction_timeout_max_ms)),
+        ("group.share.partition.max.record.locks", Kind.INT, str(kafka.share_locks_max)),
+        ("group.share.record.lock.duration.ms", Kind.INT, str(kafka.share_lock_ms)),
         ("inter.broker.protocol.version", Kind.STRING, "4.3"),
     ]
     settings = [Setting(name, kind, value) for name, kind, value in own]

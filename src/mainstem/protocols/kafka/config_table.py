@@ -62,7 +62,7 @@ class Setting:
         if self.kind in (Kind.INT, Kind.LONG, Kind.DOUBLE):
             return self._check_number(text)
         parts = [part.strip() for part in text.split(",") if part.strip()] if self.kind is Kind.LIST else [text]
-        if self.choices and (not parts or any(part not in self.choices for part in parts)):
+        if self.choices and any(part not in self.choices for part in parts):
             raise self._wrong(value, f"one of {', '.join(self.choices)}")
         return ",".join(parts)
 
@@ -143,6 +143,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
     )
 }
 
+READ_UNCOMMITTED = "read_uncommitted"
 GROUP_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
@@ -151,7 +152,7 @@ GROUP_SETTINGS: dict[str, Setting] = {
         Setting("share.auto.offset.reset", Kind.STRING, "latest"),
         _number("share.delivery.count.limit", 5, "group.share.delivery.count.limit", 2, kind=Kind.INT),
         _number("share.heartbeat.interval.ms", 3_000, "group.share.heartbeat.interval.ms", 1, kind=Kind.INT),
-        Setting("share.isolation.level", Kind.STRING, "read_committed", choices=("read_committed",)),  # queues read so
+        Setting("share.isolation.level", Kind.STRING, READ_UNCOMMITTED, choices=("read_committed", READ_UNCOMMITTED)),
         _number("share.partition.max.record.locks", 2_000, "group.share.partition.max.record.locks", 1, kind=Kind.INT),
         _number("share.record.lock.duration.ms", 30_000, "group.share.record.lock.duration.ms", 1, kind=Kind.INT),
         Setting("share.renew.acknowledge.enable", Kind.BOOLEAN, "true"),
@@ -200,6 +201,8 @@ def policy_for(base: Policy, config: Mapping[str, str]) -> Policy:
         field = TOPIC_SETTINGS[name].field
         if field:
             changes[field] = _TO_POLICY.get(field, int)(value)
+    if config.get("cleanup.policy") == "":  # nothing is deleted and nothing compacted
+        changes |= {"cleanup": "delete", "retention_ms": -1, "retention_bytes": -1}
     if "durability" not in changes:
         flush_ms = int(config.get("flush.ms", LONG_MAX))
         if config.get("flush.messages") == "1":

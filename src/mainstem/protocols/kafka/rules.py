@@ -44,6 +44,13 @@ class Refused(Exception):
         self.message = message
         self.records: list[tuple[int, str]] = []  # which of the batch, and why each
 
+    @classmethod
+    def of_records(cls, code: ErrorCode, found: list[tuple[int, str]], what: str) -> Refused:
+        """A client fails these alone; what came with them it sends again, or fails for their sake."""
+        refusal = cls(code, f"{len(found)} {what}: {found[0][1]}")
+        refusal.records = found[:RECORD_ERRORS_MAX]
+        return refusal
+
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
@@ -108,23 +115,27 @@ class TopicRules:
     def _check_times(self, batch: Buffer, head: BatchHead, now_ms: int) -> None:
         if self.before_ms_max is not None:
             records = decode_batch(batch, inflated_bytes_max=self.inflated_bytes_max, verify=False)
-            oldest_ms = min(record.time_ms for record in records)  # the head tells the first and the newest only
-            if oldest_ms < now_ms - self.before_ms_max:
-                raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {oldest_ms} is too old")
+            first_ms, last_ms = now_ms - self.before_ms_max, now_ms + self.after_ms_max
+            found = [
+                (place, f"timestamp {record.time_ms} is too old or lies too far ahead")
+                for place, record in enumerate(records)
+                if record.time_ms != NO_TIME and not first_ms <= record.time_ms <= last_ms
+            ]
+            if found:
+                raise Refused.of_records(ErrorCode.INVALID_TIMESTAMP, found, "records are out of the topic's time")
         if head.max_time_ms > now_ms + self.after_ms_max:
             raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {head.max_time_ms} lies too far ahead")
 
     def _check_keys(self, batch: Buffer) -> None:
-        for record in decode_batch(batch, inflated_bytes_max=self.inflated_bytes_max, verify=False):
-            if record.key is None:
-                raise Refused(ErrorCode.INVALID_RECORD, "a compacted topic needs a key in each record")
+        records = decode_batch(batch, inflated_bytes_max=self.inflated_bytes_max, verify=False)
+        found = [(n, "a compacted topic needs a key in each record") for n, r in enumerate(records) if r.key is None]
+        if found:
+            raise Refused.of_records(ErrorCode.INVALID_RECORD, found, "records have no key")
 
     def _check_values(self, batch: Buffer, misfits: Misfits) -> None:
         found = misfits(decode_values(batch, inflated_bytes_max=self.inflated_bytes_max))
         if found:
-            refusal = Refused(ErrorCode.INVALID_RECORD, f"{len(found)} values do not match the schema: {found[0][1]}")
-            refusal.records = found[:RECORD_ERRORS_MAX]
-            raise refusal
+            raise Refused.of_records(ErrorCode.INVALID_RECORD, found, "values do not match the schema")
 
     def set_aside(self, batch: Buffer, head: BatchHead) -> tuple[Buffer | None, list[tuple[Record, str]]]:
         """The batch without what does not match the schema (None: nothing is left), and that, each with the reason.

@@ -12,25 +12,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mainstem.broker.queues.bindings import ANYTHING, NOW, Reach
 from mainstem.broker.queues.queue import Outcome, Queue, Taken
 from mainstem.broker.queues.settings import QueueSettings
-from mainstem.codec.batch import rebuild_batches
+from mainstem.codec.batch import read_frame_head, rebuild_batches
 from mainstem.model.crossing import kafka_record
 from mainstem.model.topic_filter import literal_filter
-from mainstem.protocols.kafka.config_table import GROUP_SETTINGS
+from mainstem.protocols.kafka.config_table import GROUP_SETTINGS, READ_UNCOMMITTED
 from mainstem.protocols.kafka.kafka_topics import KafkaTopic
 
 if TYPE_CHECKING:
     from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.log.gather import Ticket
+    from mainstem.log.log import Log
     from mainstem.protocols.kafka.service import KafkaService
 
 SESSIONS_MAX = 2_000
 LOCKS_MAX = 2_000  # records that one member may hold
 NS_PER_MS = 1_000_000
+END_OF_STAMPS = (1 << 63) - 1
 GAP, ACCEPT, RELEASE, REJECT, RENEW = 0, 1, 2, 3, 4
 OUTCOMES = {ACCEPT: Outcome.ACK, RELEASE: Outcome.RELEASE, REJECT: Outcome.REJECT}
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
@@ -182,6 +185,8 @@ class Shares:
         """Of a group's setting."""
         if name == "share.partition.max.record.locks":
             return str(self._service.config.kafka.share_locks_max)
+        if name == "share.record.lock.duration.ms":
+            return str(max(1, self._service.config.kafka.share_lock_ms))
         return GROUP_SETTINGS[name].default
 
     def lock_ms(self, group_key: str) -> int:
@@ -189,6 +194,9 @@ class Shares:
 
     def locks_max(self, group_key: str) -> int:
         return int(self.setting(group_key, "share.partition.max.record.locks"))
+
+    def reads_uncommitted(self, group_key: str) -> bool:
+        return self.setting(group_key, "share.isolation.level") == READ_UNCOMMITTED
 
     # -- queues ----------------------------------------------------------------------------------------------------
 
@@ -200,15 +208,19 @@ class Shares:
             return ShareSource(named, topic, by_stamp=True)
         name = queue_name(group_id, topic.name)
         queue = queues.find(name)
+        key = self._service.group_key(namespace, group_id)
         if queue is None:
-            key = self._service.group_key(namespace, group_id)
             queue = self.make_queue(namespace, group_id, topic, self._start(key))
+        else:
+            self._follow(queue, key)
         return ShareSource(queue, topic, by_stamp=False)
 
     def make_queue(self, namespace: Namespace, group_id: str, topic: KafkaTopic, start: int) -> Queue:
         key = self._service.group_key(namespace, group_id)
         settings = QueueSettings(
-            deliveries_max=int(self.setting(key, "share.delivery.count.limit")), lock_ms=self.lock_ms(key)
+            deliveries_max=int(self.setting(key, "share.delivery.count.limit")),
+            lock_ms=self.lock_ms(key),
+            undecided_to=END_OF_STAMPS if self.reads_uncommitted(key) else 0,
         )
         condition = ""
         topic_filter = literal_filter(topic.canonical)
@@ -222,6 +234,25 @@ class Shares:
             condition=condition,
         )
         return queue
+
+    def follow_settings(self, namespace: Namespace, group_id: str) -> None:
+        """The group's settings changed: its queues obey them."""
+        key = self._service.group_key(namespace, group_id)
+        for queue in self.queues_of(namespace, group_id).values():
+            self._follow(queue, key)
+
+    def _follow(self, queue: Queue, group_key: str) -> None:
+        """What was written before another isolation level was set keeps its place, so that nothing is passed over."""
+        now = queue.declared
+        uncommitted = self.reads_uncommitted(group_key)
+        limit = int(self.setting(group_key, "share.delivery.count.limit"))
+        settings = replace(now, deliveries_max=limit, lock_ms=self.lock_ms(group_key))
+        if uncommitted != (now.undecided_to == END_OF_STAMPS):
+            stamp = self._service.broker.queues.stamp_now()
+            start, end = (stamp, END_OF_STAMPS) if uncommitted else (now.undecided_from, stamp)
+            settings = replace(settings, undecided_from=start, undecided_to=end)
+        if settings != now:
+            queue.queues.alter(queue, settings)
 
     def _start(self, group_key: str) -> int:
         reset = self.setting(group_key, "share.auto.offset.reset")
@@ -305,5 +336,15 @@ def stamp_of_offset(topic: KafkaTopic, index: int, offset: int) -> int:
     if offset <= source.start_offset:
         return 0
     records, _ = source.records(offset, 1)
-    found: Any = records[0].stamp if records else NOW
-    return int(found)
+    if records:
+        return records[0].stamp
+    return _stamp_written(log, offset) if topic.topic is not None else NOW
+
+
+def _stamp_written(log: Log, offset: int) -> int:
+    """Where nothing committed is, nor will be: a share group may read what is not."""
+    piece = log.read_anywhere(offset, 1)
+    if piece is None:
+        return NOW
+    head = read_frame_head(piece.data, 0, log.id)
+    return head.stamp + max(0, offset - head.base_offset)

@@ -256,6 +256,7 @@ def _change_group(request: Request, name: str, change: Any) -> None:
         )
     if not request.body.validate_only:
         request.service.coordinator.set_group_config(key, new)
+        request.service.shares.follow_settings(request.namespace, name)
 
 
 def list_config_resources(request: Request) -> Any:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from mainstem.broker.queues.bindings import NOW
 from mainstem.broker.queues.queue import Queue
 from mainstem.broker.rights.access import Action
+from mainstem.codec.batch import FRAME_HEAD_SIZE, read_frame_head
+from mainstem.log.committed import read_extent, taken_stamps
 from mainstem.model.errors import MainstemError
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import absent, may_group, may_see, of_group
@@ -88,8 +90,17 @@ def _described(topic: KafkaTopic | None, index: int, queue: Queue | None, refusa
 
 
 def _offset_at(log: Log, source: Source, stamp: int) -> int:
-    """Of the first record from there on, also in the midst of a batch."""
+    """Of the first record from there on, also in the midst of a batch, of a transaction, or of what its marker shows."""
     first = log.offset_of_stamp(stamp)
+    piece = log.read_anywhere(first, 1) if log.hidden is not None else None
+    if piece is not None:
+        head = read_frame_head(piece.data, 0, log.id)
+        batch, within = piece.data[FRAME_HEAD_SIZE : head.size], stamp - head.stamp
+        if 0 <= within < head.count:
+            return head.base_offset + within
+        extent = read_extent(batch) if 0 < within <= taken_stamps(batch) else None
+        if extent is not None:
+            return extent[2] + within - 1
     records, _ = source.records(first, 1)
     return next((record.offset for record in records if record.stamp >= stamp), first)
 
