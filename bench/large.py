@@ -3,8 +3,9 @@
 A small MQTT message every 5 ms at QoS 1, from a client that subscribes to them itself; `ack` ends on the disk, `delivery` at
 the subscriber. Beside it, by one protocol after the other, a publisher of 50 MB messages and a consumer of them: the next is
 sent when the last one is acknowledged and has arrived. Latency counts from when a message was due. Each protocol meets a
-fresh broker, whose largest message is raised, on a settled machine; publisher and consumer of large ones run at idle
-priority.
+fresh broker, whose largest message is raised, on a settled machine. In earnest the clients run on other machines: so here
+publisher and consumer of large ones run at idle priority, by system calls that are short, and the small ones' client,
+where it may, has a core as soon as something comes.
 
     python -m bench large                                  # 50 MB, 15 seconds each
     python -m bench.large --megabytes 14 --seconds 5 --only amqp
@@ -30,7 +31,7 @@ from pathlib import Path
 
 import pika
 
-from bench.machine import data_directory, settle_machine, step_back
+from bench.machine import data_directory, settle_machine, step_back, step_forward
 from bench.noise import longest_turn, metrics, percentile, stalls
 from bench.noise_load import HOST, Kafka, mqtt, publish, subscribe
 from mainstem.codec.batch import BatchBuilder
@@ -41,9 +42,27 @@ ANSWER_S_MAX = 60
 READY_S_MAX = 60
 P99_MS_MAX = 10.0
 TOPIC = "large/objects"
+PIECE_BYTES = 64 << 10  # that a client of large ones sends or reads by one system call
 
 
 # -- the large ones: `python -m bench.large --load PROTOCOL PORT BYTES`, a process of its own; a line for each that arrived
+
+
+class PieceSocket(socket.socket):
+    """Few kernels take a core from a system call before its end, whatever its priority: one of megabytes keeps it."""
+
+    def send(self, data: memoryview, flags: int = 0) -> int:  # type: ignore[override]
+        return super().send(memoryview(data)[:PIECE_BYTES], flags)
+
+    def sendall(self, data: bytes, flags: int = 0) -> None:  # type: ignore[override]
+        for at in range(0, len(data), PIECE_BYTES):
+            super().sendall(memoryview(data)[at : at + PIECE_BYTES], flags)
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        return super().recv(min(size, PIECE_BYTES), flags)
+
+    def recv_into(self, buffer: memoryview, size: int = 0, flags: int = 0) -> int:  # type: ignore[override]
+        return super().recv_into(buffer, min(size or len(buffer), PIECE_BYTES), flags)
 
 
 def _read_exactly(client: socket.socket, view: memoryview) -> None:
@@ -147,7 +166,7 @@ def small_ones(port: int, seconds: float) -> tuple[list[float], list[float]]:
     """Milliseconds until each was acknowledged, and until each was delivered."""
     acks: list[float] = []
     deliveries: list[float] = []
-    with mqtt(port, "small") as client:
+    with mqtt(port, "small") as client, step_forward():
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         subscribe(client, "small/topic")
         began, sent, last, answers = time.monotonic(), 0, int(seconds / PERIOD_S), b""
@@ -210,6 +229,7 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.load:
         step_back()
+        socket.socket = PieceSocket  # type: ignore[misc]
         protocol, port, size = asked.load
         LOADS[protocol](int(port), int(size), lambda: print("arrived", flush=True))
     print(f"messages of {asked.megabytes} MB; ms")

@@ -3,11 +3,11 @@ from libc.stdint cimport int64_t, uint8_t
 
 
 cdef class Bulk:
-    cdef uint8_t* memory  # from malloc; ours
-    cdef Py_ssize_t at, size
+    cdef uint8_t* memory  # from `_large_memory`; ours
+    cdef Py_ssize_t capacity, at, size
 
     @staticmethod
-    cdef Bulk adopt(uint8_t* memory, Py_ssize_t at, Py_ssize_t size)
+    cdef Bulk adopt(uint8_t* memory, Py_ssize_t capacity, Py_ssize_t at, Py_ssize_t size)
 
 
 cdef class LargeRecord:

@@ -4,13 +4,13 @@
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from mainstem.codec._batch cimport (
     FRAME_HEAD_SIZE, FRONT_SIZE, KIND_DATA, crc32c_c, epoch_check, fill_frame_head, put_u16, put_u32, put_u64,
     put_varint, varint_size, zigzag,
 )
+from mainstem.codec._large_memory cimport release
 
 cdef enum:
     CHECKED_AT = FRAME_HEAD_SIZE + 21  # of a batch the checksum covers what follows it
@@ -20,13 +20,13 @@ cdef class Bulk:
     """Memory that a connection received a message into: whoever has it owns it, and nothing of it was copied."""
 
     @staticmethod
-    cdef Bulk adopt(uint8_t* memory, Py_ssize_t at, Py_ssize_t size):
+    cdef Bulk adopt(uint8_t* memory, Py_ssize_t capacity, Py_ssize_t at, Py_ssize_t size):
         cdef Bulk bulk = Bulk.__new__(Bulk)
-        bulk.memory, bulk.at, bulk.size = memory, at, size
+        bulk.memory, bulk.capacity, bulk.at, bulk.size = memory, capacity, at, size
         return bulk
 
     def __dealloc__(self):
-        free(self.memory)
+        release(self.memory, self.capacity, True)
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         if flags & PyBUF_WRITABLE:

@@ -234,6 +234,8 @@ class Log(Readable):
 
     def append_large(self, record: LargeRecord, prepared: Path, route: TopicRef, ticket: Ticket, origin: int) -> None:
         """A record that is written already, beside the log (`large.py`): it gets its place."""
+        if self._closed:
+            raise Overloaded("the broker is shutting down", fix="publish it again")
         base, stamp = self._take(1)
         record.place(self.id, base, stamp, self.engine.durable_offset, origin, self.epoch)
         ticket.base_offset, ticket.end_offset, ticket.stamp = base, base + 1, stamp

@@ -3,10 +3,12 @@ the log: so its messages keep their order. Until then it counts among what clien
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from mainstem.log.large import append_large
+from mainstem.codec.large_memory import IDLE_S, kept_bytes, release_idle
+from mainstem.log.large import append_large, large_pool
 from mainstem.protocols.connection import HOLD_LARGE
 
 if TYPE_CHECKING:
@@ -25,3 +27,11 @@ def publish_large(connection: Connection, record: LargeRecord, resolve: Callable
     connection.hold(HOLD_LARGE)
     unfinished.note(connection, record.size)
     return append_large(record, resolve, origin, placed)
+
+
+async def release_memory() -> None:
+    """What large messages left is given back once they are over; cancel it to stop."""
+    while True:
+        await asyncio.sleep(IDLE_S)
+        if kept_bytes():
+            await asyncio.get_running_loop().run_in_executor(large_pool(), release_idle)

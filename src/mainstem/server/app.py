@@ -27,6 +27,7 @@ from mainstem.log.logs import LogLimits
 from mainstem.model.errors import ConfigError, Overloaded
 from mainstem.protocols.admission import Admission
 from mainstem.protocols.connection import Server
+from mainstem.protocols.large import release_memory
 from mainstem.protocols.porter import with_porters
 from mainstem.protocols.reactor import Listener, let_go, listen
 from mainstem.protocols.unfinished import Unfinished
@@ -374,6 +375,7 @@ class App:
         loop = asyncio.get_running_loop()
         backlog = self.config.listeners.backlog
         self._tasks += [loop.create_task(self.rates.run()), loop.create_task(self.history.run())]
+        self._tasks.append(loop.create_task(release_memory()))
         limits = self.config.limits
         for server in self.servers.values():
             self._tasks.append(loop.create_task(server.run_deadlines()))

@@ -7,3 +7,6 @@ def write_steadily(fd: int, buffers: Sequence[Buffer]) -> None:
 
 def read_steadily(fd: int, size: int, position: int) -> bytes:
     """As `os.pread`; less than asked for only where the file ends."""
+
+def read_steadily_into(fd: int, buffer: memoryview, position: int) -> int:
+    """The same into memory that is there; returns how much came."""

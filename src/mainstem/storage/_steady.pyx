@@ -3,7 +3,7 @@
 
 import os
 
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EINTR, EIO, errno
 from libc.stdint cimport int64_t, uint8_t
@@ -24,17 +24,28 @@ cdef extern from *:
     #endif
         return 0;
     }
+
+    static int sync_data(int fd) {
+    #if defined(__linux__)
+        if (fdatasync(fd)) return errno;
+    #endif
+        return 0;
+    }
     """
     int write_back(int fd, int64_t begin, int64_t size, int waits) nogil
+    int sync_data(int fd) nogil
     ssize_t pread(int fd, void* data, size_t size, int64_t position) nogil
     ssize_t pwrite(int fd, const void* data, size_t size, int64_t position) nogil
 
 cdef enum:
     PIECE_BYTES = 256 << 10
+    SYNCED_BYTES = 4 << 20  # at the most are in the disk's own cache, where a small sync would wait for them
 
 
-cdef int _write(int fd, const uint8_t* data, Py_ssize_t size, int64_t* position, int64_t* begun) noexcept nogil:
-    """Returns errno, or 0. `begun`: what lies before it is on its way to the disk."""
+cdef int _write(
+    int fd, const uint8_t* data, Py_ssize_t size, int64_t* position, int64_t* begun, int64_t* synced
+) noexcept nogil:
+    """Returns errno, or 0. `begun`: what lies before it is on its way to the disk; `synced`: it is there for good."""
     cdef ssize_t done
     cdef int failed
     while size:
@@ -51,18 +62,23 @@ cdef int _write(int fd, const uint8_t* data, Py_ssize_t size, int64_t* position,
             if failed:
                 return failed
             begun[0] = position[0]
+        if begun[0] - synced[0] >= SYNCED_BYTES:
+            failed = sync_data(fd)
+            if failed:
+                return failed
+            synced[0] = begun[0]
     return 0
 
 
 def write_steadily(int fd, buffers):
     cdef Py_buffer buffer
-    cdef int64_t position = 0, begun = 0
+    cdef int64_t position = 0, begun = 0, synced = 0
     cdef int failed = 0
     for one in buffers:
         PyObject_GetBuffer(one, &buffer, PyBUF_SIMPLE)
         try:
             with nogil:
-                failed = _write(fd, <const uint8_t*>buffer.buf, buffer.len, &position, &begun)
+                failed = _write(fd, <const uint8_t*>buffer.buf, buffer.len, &position, &begun, &synced)
         finally:
             PyBuffer_Release(&buffer)
         if failed:
@@ -94,3 +110,18 @@ def read_steadily(int fd, Py_ssize_t size, int64_t position):
     if failed:
         raise OSError(failed, os.strerror(failed))
     return data if came == size else data[:came]
+
+
+def read_steadily_into(int fd, buffer, int64_t position):
+    cdef Py_buffer view
+    cdef Py_ssize_t came = 0
+    cdef int failed
+    PyObject_GetBuffer(buffer, &view, PyBUF_WRITABLE)
+    try:
+        with nogil:
+            failed = _read(fd, <uint8_t*>view.buf, view.len, position, &came)
+    finally:
+        PyBuffer_Release(&view)
+    if failed:
+        raise OSError(failed, os.strerror(failed))
+    return came

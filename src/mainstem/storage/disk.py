@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from mainstem.codec.large_memory import PAGED_BYTES_MIN, Block
 from mainstem.storage.engine import Buffer
 from mainstem.storage.reclaiming import RECLAIMER
-from mainstem.storage.steady import STEADY_BYTES_MIN, read_steadily
+from mainstem.storage.steady import STEADY_BYTES_MIN, read_steadily, read_steadily_into
 
 BUFFERS_MAX = 1024  # IOV_MAX: more buffers than this in one pwritev are refused by the kernel
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE: blocks are reserved, the file does not look longer
@@ -218,3 +219,12 @@ def read_all(disk: Readable, fd: int, position: int, size: int) -> bytes:
             break
         data += more
     return data
+
+
+def read_stretch(disk: Readable, fd: int, position: int, size: int) -> bytes | memoryview:
+    """The same; a large stretch into memory that the next large one gets."""
+    own = isinstance(disk, RealDisk) and disk.flushable  # other disks have descriptors that are not the system's
+    if size <= PAGED_BYTES_MIN or not own:
+        return read_all(disk, fd, position, size)
+    room = Block(size).view()
+    return room[: read_steadily_into(fd, room, position)].toreadonly()

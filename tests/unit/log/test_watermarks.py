@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from mainstem.codec.batch import decode_frames
+from mainstem.codec.large_record import LargeRecord
 from mainstem.log.gather import Ticket
 from mainstem.log.log import Log
 from mainstem.log.open_batch import BYTES_MAX
-from mainstem.model.errors import DiskFull
+from mainstem.model.errors import DiskFull, Overloaded
 from mainstem.model.origin import Origin
 from mainstem.storage.engine import Buffer, FrameRef
 from mainstem.storage.engines import EngineOptions, open_engine
@@ -408,3 +409,14 @@ def test_a_stored_log_is_found_whole_by_another_engine_object(tmp_path: Path) ->
     piece = engine.read(0, 1 << 16)
     assert piece is not None
     assert [r.value for r in decode_frames(piece.data, LOG_ID, inflated_bytes_max=1 << 20)] == [b"a"]
+
+
+def test_a_large_record_whose_log_was_closed_meanwhile_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    """A clean stop does not wait for what a thread still writes: its publisher was told nothing."""
+    one = TestLog(tmp_path)
+    record = LargeRecord(b"t", b"x" * 100, b"", 0, 1, 8)
+    route, ticket = NumberedTopic(b"t", one.log), Ticket(one.log)
+    one.log.close()
+    with pytest.raises(Overloaded, match="shutting down"):
+        one.log.append_large(record, tmp_path / "prepared", route, ticket, Origin.BROKER)
+    assert one.log.write() == []

@@ -11,13 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from mainstem.storage.disk import REAL_DISK
+from mainstem.codec.large_memory import PAGED_BYTES_MIN
+from mainstem.storage.disk import REAL_DISK, read_stretch
 from mainstem.storage.segment.prepared import prepare
 from mainstem.storage.steady import STEADY_BYTES_MIN, read_steadily, write_steadily
 
 PIECE_BYTES = 256 << 10
 SYSTEM_CALL_BYTES_MAX = PIECE_BYTES
-CALLS = "pwrite64,pread64,pwritev,preadv,sync_file_range"
+SYNCED_BYTES_MAX = (4 << 20) + PIECE_BYTES
+CALLS = "pwrite64,pread64,pwritev,preadv,sync_file_range,fdatasync,fsync"
 
 
 @pytest.mark.parametrize("sizes", [[0], [1], [200, PIECE_BYTES, 3], [200, 5 * PIECE_BYTES + 17, 40], [PIECE_BYTES] * 3])
@@ -37,6 +39,15 @@ def test_a_large_read_ends_with_the_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x" * (STEADY_BYTES_MIN + 5))
     fd = REAL_DISK.open(tmp_path / "file")
     assert REAL_DISK.pread(fd, 3 * STEADY_BYTES_MIN, 7) == b"x" * (STEADY_BYTES_MIN - 2)
+    REAL_DISK.close(fd)
+
+
+def test_a_stretch_is_read_up_to_the_end_of_its_file(tmp_path: Path) -> None:
+    whole = random.Random(2).randbytes(PAGED_BYTES_MIN + 100)
+    (tmp_path / "file").write_bytes(whole)
+    fd = REAL_DISK.open(tmp_path / "file")
+    for begin, size in ((0, len(whole)), (7, len(whole) + PAGED_BYTES_MIN), (50, 1000)):
+        assert bytes(read_stretch(REAL_DISK, fd, begin, size)) == whole[begin : begin + size]
     REAL_DISK.close(fd)
 
 
@@ -63,12 +74,13 @@ def test_a_descriptor_that_cannot_be_read_or_written_is_an_error(tmp_path: Path)
 
 
 def test_no_system_call_copies_more_than_a_piece_and_each_is_sent_to_the_disk(tmp_path: Path) -> None:
-    """One call that copies tens of megabytes keeps a core from everybody else, and fills the disk's queue."""
+    """One call that copies tens of megabytes keeps a core from everybody else, and fills the disk's queue; and tens of
+    megabytes in the disk's own cache are what anybody's next sync waits for."""
     program = (
         "from pathlib import Path; from mainstem.storage.disk import REAL_DISK as disk;"
         "from mainstem.storage.segment.prepared import prepare;"
-        f"path = prepare(disk, Path({str(tmp_path)!r}), [b'head', bytes(20 * {PIECE_BYTES})]);"
-        f"assert len(disk.pread(disk.open(path), 20 * {PIECE_BYTES}, 4)) == 20 * {PIECE_BYTES}"
+        f"path = prepare(disk, Path({str(tmp_path)!r}), [b'head', bytes(40 * {PIECE_BYTES})]);"
+        f"assert len(disk.pread(disk.open(path), 40 * {PIECE_BYTES}, 4)) == 40 * {PIECE_BYTES}"
     )
     traced = tmp_path / "calls"
     command = ["strace", "-f", "-o", str(traced), "-e", f"trace={CALLS}", sys.executable, "-c", program]
@@ -84,4 +96,12 @@ def test_no_system_call_copies_more_than_a_piece_and_each_is_sent_to_the_disk(tm
     moved = [int(line.rpartition("= ")[2]) for line in lines if "pwrite" in line or "pread" in line]
     assert max(moved) <= SYSTEM_CALL_BYTES_MAX
     waited = [line for line in lines if "sync_file_range" in line and "WAIT_AFTER" in line]
-    assert len(waited) >= 18
+    assert len(waited) >= 38
+    unsynced = [0]
+    for line in lines:
+        if "fdatasync" in line or "fsync" in line:
+            unsynced.append(0)
+        elif "pwrite" in line:
+            unsynced[-1] += int(line.rpartition("= ")[2])
+    assert max(unsynced) <= SYNCED_BYTES_MAX
+    assert unsynced[-1] == 0

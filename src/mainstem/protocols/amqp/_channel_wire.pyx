@@ -4,11 +4,11 @@
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.stdint cimport int64_t, uint64_t
-from libc.stdlib cimport free
 from libc.string cimport memmove
 
 from mainstem.broker.delivery._live cimport RecordRef
 from mainstem.broker.queues._queue_sink cimport Taker
+from mainstem.codec._large_memory cimport release
 from mainstem.log._gather cimport Ticket
 from mainstem.protocols.amqp._outbound cimport Outbound
 
@@ -42,7 +42,7 @@ cdef class ChannelWire:
                 Py_DECREF(<object>self.held[n].consumer)
         PyMem_Free(self.held)
         PyMem_Free(self.properties)
-        free(self.body)
+        release(self.body, self.body_capacity, False)
 
     # deliveries that wait for an ack, by tag: held[head] is tag next_tag - (tail - head)
 

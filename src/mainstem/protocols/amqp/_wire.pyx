@@ -5,11 +5,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memcpy
 
 from mainstem.broker.delivery._live cimport Route
 from mainstem.codec._batch cimport get_u16, get_u32, get_u64, put_varint, zigzag
+from mainstem.codec._large_memory cimport grow, memory_taken, release
 from mainstem.codec._large_record cimport Bulk
 from mainstem.log._gather cimport Gather
 from mainstem.protocols._reactor cimport Intake
@@ -200,21 +200,18 @@ cdef class Inbound(Intake):
     cdef int _add_body(self, ChannelWire channel, const uint8_t* piece, Py_ssize_t size) except -1:
         """A part of a content: memory grows with what came, not with what the header announced."""
         cdef Py_ssize_t wanted = channel.body_at + size
-        cdef void* grown
+        cdef Py_ssize_t taken = memory_taken(channel.body, channel.body_capacity, channel.body_at)
         if wanted > channel.body_capacity:
             wanted = min(max(2 * wanted, BODY_BYTES_FIRST), channel.body_size)
-            grown = realloc(channel.body, wanted)
-            if grown == NULL:
-                raise MemoryError
-            self.bodies += wanted - channel.body_capacity
-            channel.body, channel.body_capacity = <uint8_t*>grown, wanted
+            channel.body = grow(channel.body, channel.body_at, &channel.body_capacity, wanted, channel.body_size)
         memcpy(channel.body + channel.body_at, piece, size)
         channel.body_at += size
+        self.bodies += memory_taken(channel.body, channel.body_capacity, channel.body_at) - taken
         return 0
 
     cdef int _free_body(self, ChannelWire channel) except -1:
-        self.bodies -= channel.body_capacity
-        free(channel.body)
+        self.bodies -= memory_taken(channel.body, channel.body_capacity, channel.body_at)
+        release(channel.body, channel.body_capacity, channel.body_at == channel.body_size)
         channel.body, channel.body_capacity = NULL, 0
         return 0
 
@@ -435,8 +432,8 @@ cdef class Inbound(Intake):
 
     cdef object _large(self, ChannelWire channel, Target target, bytes headers, int flags, int64_t time_ms):
         """Its body stays in the memory that it was received into, which is no longer ours."""
-        cdef Bulk body = Bulk.adopt(channel.body, 0, channel.body_size)
-        self.bodies -= channel.body_capacity
+        cdef Bulk body = Bulk.adopt(channel.body, channel.body_capacity, 0, channel.body_size)
+        self.bodies -= memory_taken(channel.body, channel.body_capacity, channel.body_at)
         channel.body, channel.body_capacity = NULL, 0
         record = LargeRecord(target.route.topic, body, headers,
                              target.head_count + (1 if channel.properties_size else 0), time_ms, flags)

@@ -319,7 +319,7 @@ class KafkaConnection(Connection):
             self.service.broker.ticker.outrun(self)
         if channel.kept_bytes > NOTED_MIN or self.unfinished:
             self.service.unfinished.note(self, channel.kept_bytes)
-        if (large or size >= LOOP_READ_BYTES) and not channel.filling and not self.closing:
+        if ((large and not channel.filling) or size >= LOOP_READ_BYTES) and not self.closing:
             self.wait_for_turn()
 
     def on_data(self, data: bytes) -> None:

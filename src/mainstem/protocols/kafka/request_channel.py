@@ -6,7 +6,8 @@ Rules of this file:
 - Bytes are read where they are parsed: into a buffer that all connections share, or, once a request's size is known and
   more of it is to come, into a buffer of its own. What lies in the shared one is read-only and gone with the next read.
 - That buffer grows with what has come, twice as large each time: a size that is only announced costs nothing. From a
-  megabyte on it is as large as announced, in pages that the system gives when something is put there: no copies.
+  megabyte on it is as large as announced, in pages that the system gives when something is put there, or that another
+  large message left (`codec/large_memory.py`): no copies.
 - Whoever sent a large request will send another: the next read goes into a buffer of its own from its first byte on.
 - Requests may be answered in any order, and are sent in theirs. A request that asks for no answer (acks=0) leaves no gap.
 - Whoever leaves PENDING_MAX requests unanswered is not read from until some are.
@@ -14,12 +15,12 @@ Rules of this file:
 
 from __future__ import annotations
 
-import mmap
 from collections import deque
 from collections.abc import Iterator
 from sys import getrefcount
 from typing import Any, Protocol
 
+from mainstem.codec.large_memory import Block
 from mainstem.model.errors import PeerViolation
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.schema import Api
@@ -29,6 +30,7 @@ SIZE_BYTES = 4
 READ_BYTES = 256 * 1024  # of the shared buffer
 KEPT_MAX, KEPT_BYTES_MAX, KEPT_STEP_BYTES = 16, 2 * 1024 * 1024, 256 * 1024  # buffers kept, of what size
 PAGED_BYTES_MIN = 1024 * 1024
+ROOM_BYTES_MAX = 1024 * 1024  # of a large request that are read at once: more of it is another turn's
 REFERENCES_FREE = 3  # the list, the loop's variable, the argument
 TAIL_BYTES_MAX = (
     16 * 1024
@@ -97,6 +99,7 @@ class RequestChannel:
         self._tail = b""  # of the shared buffer: a request that is not yet whole, or less than a size
         self._open: memoryview | None = None  # the large request that is not yet whole
         self._open_bytes = 0  # its size
+        self._pages: Block | None = None  # that it is put into, if it is very large
         self._filled = 0
         self._large_bytes = 0  # of the last request with its size, if it was large
         self._ahead = False  # the next bytes are put into a buffer that is lent
@@ -123,18 +126,22 @@ class RequestChannel:
     @property
     def kept_bytes(self) -> int:
         """Memory of requests that are not whole yet."""
+        if self._pages is not None:
+            return self._pages.kept(self._filled)
         return min(len(self._open), 2 * self._filled) if self._open is not None else len(self._tail)
 
     def forget(self) -> None:
         """The peer is gone: what it left unfinished is not waited for."""
-        self._open, self._tail = None, b""
+        if self._pages is not None:
+            self._pages.spoil()
+        self._open, self._pages, self._tail = None, None, b""
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def room(self) -> memoryview:
         """Where the next bytes are to be put."""
         if self._open is not None:
-            return self._open[self._filled :]
+            return self._open[self._filled : self._filled + ROOM_BYTES_MAX]
         if self._tail:
             return self._shared[len(self._tail) :]
         self._ahead = self._large_bytes > 0
@@ -148,7 +155,7 @@ class RequestChannel:
         if self._open is not None:
             self._filled += count
             if self._filled == self._open_bytes:
-                request, self._open = self._open, None
+                request, self._open, self._pages = self._open, None, None
                 yield request
             elif self._filled == len(self._open):
                 self._grow()
@@ -189,8 +196,8 @@ class RequestChannel:
     def _grow(self) -> None:
         assert self._open is not None
         if self._filled >= PAGED_BYTES_MIN:
-            pages = mmap.mmap(-1, self._open_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            grown = memoryview(pages)
+            self._pages = Block(self._open_bytes)
+            grown = self._pages.view()
         else:
             grown = self._buffer(2 * self._filled)
         grown[: self._filled] = self._open[: self._filled]

@@ -13,6 +13,7 @@ from libc.string cimport memchr, memcmp, memcpy
 from mainstem.codec._batch cimport put_varint, zigzag
 from mainstem.log._gather cimport Gather, Ticket
 from mainstem.protocols._routes cimport Entry
+from mainstem.codec._large_memory cimport memory_taken, release
 from mainstem.protocols._tail cimport keep_tail
 from mainstem.protocols.nats._outbound cimport Outbound
 from mainstem.protocols.nats.jetstream._pubacks cimport Gate
@@ -113,7 +114,7 @@ cdef class Inbound(Intake):
         self.identity = b""
 
     def __dealloc__(self):
-        free(self.tail)
+        release(self.tail, self.tail_capacity, False)
         free(self.scratch)
         free(self.acks)
 
@@ -121,7 +122,8 @@ cdef class Inbound(Intake):
 
     def kept_bytes(self):
         """Of a command that is not whole."""
-        return self.tail_capacity if self.tail_capacity > TAIL_BYTES_KEPT else 0
+        cdef Py_ssize_t kept = memory_taken(self.tail, self.tail_capacity, self.tail_size)
+        return kept if kept > TAIL_BYTES_KEPT else 0
 
     @property
     def has_more(self):
@@ -192,7 +194,7 @@ cdef class Inbound(Intake):
     def forget(self):
         """The peer is gone: what it left unfinished is not waited for."""
         self.data, self.base, self.connection, self.publisher = None, NULL, None, None
-        free(self.tail)
+        release(self.tail, self.tail_capacity, False)
         self.tail, self.tail_size, self.tail_capacity = NULL, 0, 0
 
     cdef object _step(self):
@@ -334,12 +336,12 @@ cdef class Inbound(Intake):
         self.tail_size = 0  # before, so that whatever happens below goes on behind this command
         event = self._line(self.tail, line - 1) if kind == 1 else self._take_publish(self.tail + line, &publish)
         if self.tail_capacity > TAIL_BYTES_KEPT:
-            free(self.tail)
+            release(self.tail, self.tail_capacity, True)
             self.tail, self.tail_capacity = NULL, 0
         return event
 
     cdef int _keep(self, const uint8_t* at, Py_ssize_t size) except -1:
-        return keep_tail(&self.tail, &self.tail_size, &self.tail_capacity, at, size)
+        return keep_tail(&self.tail, &self.tail_size, &self.tail_capacity, at, size, self.tail_need)
 
     cdef object _line(self, const uint8_t* at, Py_ssize_t size):
         """Any command but a publish."""

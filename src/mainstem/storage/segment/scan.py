@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from mainstem.codec.batch import FRAME_HEAD_SIZE, FrameHead, read_frame_head, verify_frame
 from mainstem.model.errors import CorruptFrame
-from mainstem.storage.disk import Readable, read_all
+from mainstem.storage.disk import Readable, read_all, read_stretch
 
 READ_BYTES_MIN = 16 << 10  # less costs the same system call
 SCAN_BYTES = 4 << 20
@@ -33,10 +33,10 @@ class Window:
         self._end = end  # nothing beyond it is looked at
         self._chunk = chunk
         self.start = 0
-        self.data = b""
+        self.data: bytes | memoryview = b""
 
     def load(self, start: int, size: int) -> None:
-        self.data = read_all(self._disk, self._fd, start, max(min(size, self._end - start), 0))
+        self.data = read_stretch(self._disk, self._fd, start, max(min(size, self._end - start), 0))
         self.start = start
 
     def forget(self) -> None:

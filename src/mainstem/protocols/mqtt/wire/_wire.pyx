@@ -12,6 +12,7 @@ from libc.string cimport memcmp, memcpy
 
 from mainstem.broker.delivery._live cimport Route
 from mainstem.codec._batch cimport get_u16, put_varint, zigzag
+from mainstem.codec._large_memory cimport memory_taken, release
 from mainstem.codec._large_record cimport Bulk
 from mainstem.log._gather cimport Gather
 from mainstem.protocols.mqtt.outgoing._outbound cimport Outbound
@@ -74,7 +75,7 @@ cdef class Inbound(Receipts):
         self.client_id = b""
 
     def __dealloc__(self):
-        free(self.tail)
+        release(self.tail, self.tail_capacity, False)
         free(self.scratch)
 
     # -- bytes to packets
@@ -199,7 +200,7 @@ cdef class Inbound(Receipts):
                 self.hash = 0
                 event = self._packet(self.tail, 1 + digits, total)
                 if self.tail_capacity > TAIL_BYTES_KEPT and self.tail_size == 0:
-                    free(self.tail)
+                    release(self.tail, self.tail_capacity, True)
                     self.tail, self.tail_capacity = NULL, 0
                 if self.noted:
                     self._note()
@@ -215,8 +216,8 @@ cdef class Inbound(Receipts):
             if digits and total > self.packet_bytes_max:
                 raise Violation(PACKET_TOO_LARGE, f"packet of {total} bytes, limit {self.packet_bytes_max}")
             if digits == 0 or total > available:
-                self._keep(at, available)
                 self.tail_need = total if digits else 0
+                self._keep(at, available)
                 self.data, self.base = None, NULL
                 self._note()
                 return None
@@ -288,7 +289,9 @@ cdef class Inbound(Receipts):
 
     cdef int _note(self) except -1:
         """Large packets that are not whole count against what all connections may keep of such."""
-        cdef Py_ssize_t kept = self.tail_capacity if self.tail_capacity > TAIL_BYTES_KEPT else 0
+        cdef Py_ssize_t kept = memory_taken(self.tail, self.tail_capacity, self.tail_size)
+        if kept <= TAIL_BYTES_KEPT:
+            kept = 0
         if kept != self.noted:
             self.noted = kept
             if self.connection is not None and self.server is not None:
@@ -298,11 +301,11 @@ cdef class Inbound(Receipts):
     def forget(self):
         """The peer is gone: what it left unfinished is not waited for."""
         self.data, self.base, self.connection = None, NULL, None
-        free(self.tail)
+        release(self.tail, self.tail_capacity, False)
         self.tail, self.tail_size, self.tail_capacity = NULL, 0, 0
 
     cdef int _keep(self, const uint8_t* at, Py_ssize_t size) except -1:
-        return keep_tail(&self.tail, &self.tail_size, &self.tail_capacity, at, size)
+        return keep_tail(&self.tail, &self.tail_size, &self.tail_capacity, at, size, self.tail_need)
 
     cdef object _packet(self, const uint8_t* packet, Py_ssize_t head, Py_ssize_t size):
         cdef int kind = packet[0] >> 4, flags = packet[0] & 15
@@ -436,7 +439,8 @@ cdef class Inbound(Receipts):
         """Its payload stays in the memory that it was received into, which is no longer ours."""
         cdef int header_count = 0
         cdef Py_ssize_t headers_size = self._headers(fields, &header_count)
-        cdef Bulk payload = Bulk.adopt(self.tail, fields.payload - self.tail, fields.payload_size)
+        cdef Bulk payload = Bulk.adopt(
+            self.tail, self.tail_capacity, fields.payload - self.tail, fields.payload_size)
         self.tail, self.tail_capacity = NULL, 0
         record = LargeRecord(
             self.last_topic, payload, PyBytes_FromStringAndSize(<const char*>self.scratch, headers_size), header_count,
