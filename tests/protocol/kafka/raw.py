@@ -35,7 +35,7 @@ class RawClient:
         self.socket.close()
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
     def send_bytes(self, data: bytes) -> None:
         self.socket.sendall(data)
