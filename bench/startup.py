@@ -8,7 +8,8 @@ state     with a million sessions or retained messages, and 10 GB of log, after 
 peers     the same data in ours and in a peer, both killed, until a client has an answer that needs it (`startup_peers.py`)
 pages     the console's server time with 10,000 topics
 
-Targets: ready in 0.5 s on an idle core, 100 MB, 1.5 s with a million of anything, 1 s more for 10 GB, 300 ms a page.
+Targets: ready in 0.5 s on an idle core, 100 MB, 1.5 s with a million of anything, 200 bytes a retained message, 1 s more for
+10 GB, 300 ms a page.
 Figures are shown, never asserted. `--part PART` runs one of ready, state, peers, pages; `--scale 0.01`
 makes the data smaller.
 """
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import random
 import shutil
 import socket
 import statistics
@@ -30,6 +32,8 @@ from pathlib import Path
 
 import psutil
 
+PORTS = 10_000, 30_000
+RETAINED_BYTES = 200  # of memory, each
 ROUNDS = 5
 TOPICS = 10_000
 STATE_ROUNDS = 3
@@ -47,10 +51,12 @@ MORE = (  # beside every page of the console as it opens
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+    """Below those that the system gives out: other listeners of the broker, or a neighbour, may get one of these."""
+    while True:
+        with socket.socket() as one, contextlib.suppress(OSError):
+            port = random.randrange(*PORTS)
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 def ready_and_memory(command: Callable[[int, Path], list[str]], answers: Callable[[int], bool]) -> tuple[float, float]:
@@ -130,10 +136,10 @@ def full_broker() -> Iterator[str]:
         yield broker.http_url
 
 
-def started(process: subprocess.Popen[bytes], port: int, began: float) -> tuple[float, float]:
+def started(process: subprocess.Popen[bytes], port: int, began: float, output: Path) -> tuple[float, float]:
     """(seconds until ready, MB then)."""
     while True:
-        assert process.poll() is None, "it ended while it started"
+        assert process.poll() is None, f"it ended with {process.poll()} while it started: {output.read_text()}"
         with contextlib.suppress(OSError):
             if ask(port):
                 break
@@ -147,10 +153,12 @@ def start_on(folder: Path) -> tuple[float, float]:
     """Median of the rounds; what it loads is killed again, so that every round finds the same."""
     found = []
     for _ in range(STATE_ROUNDS):
-        port, began = free_port(), time.perf_counter()
-        process = subprocess.Popen(ours(port, folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        port, output = free_port(), folder / "output"
+        with output.open("wb") as file:
+            began = time.perf_counter()
+            process = subprocess.Popen(ours(port, folder), stdout=file, stderr=file)
         try:
-            found.append(started(process, port, began))
+            found.append(started(process, port, began, output))
         finally:
             process.kill()
             process.wait()
@@ -179,13 +187,16 @@ def show_state(scale: float) -> None:
             assert code == (-9 if end == "kill" else 0), f"filling ended with {code}"
             ready_s, memory_mb = start_on(Path(place))
         each = "" if kind == "log" else f"{(memory_mb - empty_mb) * 1e6 / count:.0f}"
-        reached = "reached" if (ready_s - empty_s if kind == "log" else ready_s) <= limit_s else "MISSED"
+        in_time = (ready_s - empty_s if kind == "log" else ready_s) <= limit_s
+        small = kind != "retained" or (memory_mb - empty_mb) * 1e6 <= RETAINED_BYTES * count
+        reached = "reached" if in_time and small else "MISSED"
         name = (
             f"{count:,} {'records of 1 KiB' if kind == 'log' else kind}, {'kill -9' if end == 'kill' else 'clean stop'}"
         )
         print(
             f"{name:44}{ready_s:>9.2f}{ready_s - empty_s:>9.2f}{memory_mb:>8.0f}{each:>8}"
-            f"   target {limit_s} s{' more' if kind == 'log' else ''} at most: {reached}",
+            f"   target {limit_s} s{' more' if kind == 'log' else ''}"
+            f"{f' and {RETAINED_BYTES} bytes' if kind == 'retained' else ''} at most: {reached}",
             flush=True,
         )
 

@@ -6,8 +6,9 @@
     ok <topic> <payload>         its ticket was released: it survives anything
     put <key> <number>           journaled; `kept` once that is durable
     settling <payload>           a queue's record was acknowledged; `settled` once that is durable
+    retaining <topic> <payload>  a retained message was published, or removed (-number); `retained` once that is durable
 
-Run as `python -m tests.crash.broker_publisher DIRECTORY INCARNATION`.
+Run as `python -m tests.crash.broker_publisher DIRECTORY INCARNATION`. With incarnation 0 it recovers, and does nothing else.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from mainstem.broker.queues.queue import Outcome, Queue
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.broker.topics.policy import Policy
 from mainstem.log.gather import Ticket
+from mainstem.model.origin import Origin, RecordFlag
 from mainstem.testing.ledger import seal
 
 QUEUE, QUEUE_TOPIC = "owes", b"q/tasks"
 STATE_KIND, STATE_KEYS = "crash-test", 5
+RETAINED_TOPICS, REMOVED = (b"r/1", b"r/2"), "-"
 TOPICS = [b"s/1", b"s/2", b"s/3", b"own/1", b"own/2", b"moves", QUEUE_TOPIC]
 LAYOUTS: list[dict[str, Any]] = [
     {"layout": "dedicated"},
@@ -82,8 +85,9 @@ class Told:
 
 class Watcher(Sink):
     def push(self, record: RecordRef, options: Any) -> bool:
-        assert record.log is not None and record.value is not None
-        tell(f"seen {record.log.id}@{record.offset} {record.value.decode()}")
+        assert record.log is not None
+        if record.value is not None:
+            tell(f"seen {record.log.id}@{record.offset} {record.value.decode()}")
         return True
 
 
@@ -112,7 +116,8 @@ class Work:
         tell("ready")
         tasks: list[tuple[float, Callable[[], Any]]] = [
             (0.70, self._publish),
-            (0.80, self._journal),
+            (0.75, self._journal),
+            (0.80, self._retain),
             (0.90, self._settle),
             (0.93, self._roll),
             (0.96, self._forget),
@@ -142,6 +147,16 @@ class Work:
         tell(f"put {key.decode()} {number.decode()}")
         self.state.apply(key, number)
         self.broker.journal.put(STATE_KIND, key, number).wait(Told(f"kept {key.decode()} {number.decode()}"))
+
+    def _retain(self) -> None:
+        topic, removes = self.rng.choice(RETAINED_TOPICS), self.rng.random() < 0.3
+        self.count += 1
+        name = f"{self.incarnation}.{topic.decode()}.{self.count}"
+        payload = None if removes else seal(name)
+        what = f"{topic.decode()} {payload.decode() if payload is not None else REMOVED + name}"
+        tell(f"retaining {what}")
+        ticket = self.namespace.publish(topic, payload, flags=RecordFlag.RETAIN, origin=Origin.MQTT)
+        ticket.wait(Told(f"retained {what}"))
 
     def _settle(self) -> None:
         taken = self.queue.acquire(self, self.rng.randint(1, 10))
@@ -181,7 +196,10 @@ def tell(line: str) -> None:
 
 async def main(directory: Path, incarnation: int) -> None:
     broker, state = await opened(directory)
-    await Work(broker, state, incarnation).run()
+    if incarnation:
+        await Work(broker, state, incarnation).run()
+    tell("ready")
+    await asyncio.Event().wait()
 
 
 if __name__ == "__main__":

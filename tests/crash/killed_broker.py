@@ -16,7 +16,7 @@ from mainstem.broker.queues.queue import Outcome, Taken
 from mainstem.broker.topics.reading import PartitionReader
 from mainstem.codec.batch import decode_frames
 from mainstem.testing.ledger import OffsetMemory, unseal
-from tests.crash.broker_publisher import QUEUE, QUEUE_TOPIC, TOPICS, State, opened
+from tests.crash.broker_publisher import QUEUE, QUEUE_TOPIC, REMOVED, RETAINED_TOPICS, TOPICS, State, opened
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,12 +34,21 @@ class KilledBroker:
         self.settled: set[str] = set()
         self.put: dict[str, int] = {}
         self.kept: dict[str, int] = {}
+        self.retaining: dict[str, list[str]] = {topic.decode(): [REMOVED] for topic in RETAINED_TOPICS}
+        self.retained: dict[str, int] = dict.fromkeys(self.retaining, 0)  # the last of them that is acked
         self.incarnation = 0
         self.dropped_by_retention = 0
 
     def cycle(self, kill: Callable[[int], None]) -> None:
+        """Broken while it works, then up to twice with nothing but recovery between, then held to what was told."""
         self.incarnation += 1
-        command = [sys.executable, "-m", "tests.crash.broker_publisher", str(self.directory), str(self.incarnation)]
+        self._live(self.incarnation, kill)
+        for _ in range(self.rng.choice((0, 1, 2))):
+            self._live(0, kill)
+        asyncio.run(self.check())
+
+    def _live(self, incarnation: int, kill: Callable[[int], None]) -> None:
+        command = [sys.executable, "-m", "tests.crash.broker_publisher", str(self.directory), str(incarnation)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
             assert process.stdout is not None
             pieces: list[bytes] = []
@@ -47,12 +56,12 @@ class KilledBroker:
             assert stream.readline() == b"ready\n", "the broker did not start"
             reader = threading.Thread(target=lambda: pieces.extend(iter(lambda: stream.read(1 << 16), b"")))
             reader.start()
-            time.sleep(self.rng.uniform(0.1, 0.8))  # not a synchronisation: any moment will do
+            rests = not incarnation and self.rng.random() < 0.3  # a checkpoint passes what recovery derived
+            time.sleep(3 if rests else self.rng.uniform(0.1, 0.8))  # not a synchronisation: any moment will do
             kill(process.pid)
             process.wait()
             reader.join()
         self._take(b"".join(pieces).rpartition(b"\n")[0])
-        asyncio.run(self.check())
 
     def _take(self, output: bytes) -> None:
         seen: dict[str, dict[int, bytes]] = {}
@@ -69,6 +78,10 @@ class KilledBroker:
                 self.put[what] = int(rest[0])
             elif word == "kept":
                 self.kept[what] = int(rest[0])
+            elif word == "retaining":
+                self.retaining[what].append(rest[0])
+            elif word == "retained":
+                self.retained[what] = max(self.retained[what], self.retaining[what].index(rest[0]))
             elif word == "settling":
                 self.settling.add(what)
             elif word == "settled":
@@ -85,6 +98,7 @@ class KilledBroker:
             self._check_logs(broker)
             self._check_queue(broker)
             self._check_state(state)
+            self._check_retained(broker)
         finally:
             await broker.close()
 
@@ -121,7 +135,7 @@ class KilledBroker:
             offset = 0
             while (piece := log.read_now(offset, 1 << 20)) is not None:
                 records = decode_frames(piece.data, log.id, inflated_bytes_max=1 << 24)
-                found |= {record.offset: record.value or b"" for record in records}
+                found |= {record.offset: record.value for record in records if record.value is not None}
                 offset = piece.end_offset
             assert all(unseal(value) is not None for value in found.values()), "something torn was served"
             self.memory.see(str(log.id), found)
@@ -142,6 +156,16 @@ class KilledBroker:
         assert not missing, f"the queue lost {len(missing)} records it owed, for example {min(missing)[:40]}"
         again = self.settled & set(owed)
         assert not again, f"{len(again)} records came back after their settling was durable"
+
+    def _check_retained(self, broker: Broker) -> None:
+        """One of the values from the last acked on, or none where that was a removal."""
+        retained = broker.session_keeper.retained(broker.namespace("/"))
+        for topic, values in self.retaining.items():
+            found = retained.current(topic.encode())
+            record = retained.read_one(topic.encode(), found) if found is not None else None
+            value = (record.value or b"").decode() if record is not None else REMOVED
+            told = {REMOVED if one.startswith(REMOVED) else one for one in values[self.retained[topic] :]}
+            assert value in told, f"retained on {topic}: {value}, expected one of {sorted(told)[:3]}"
 
     def _check_state(self, state: State) -> None:
         for key, number in self.kept.items():
