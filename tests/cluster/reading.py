@@ -63,16 +63,14 @@ def topic_of(publisher: Publisher) -> str:
     return MQTT_TOPIC.replace("/", ".") if isinstance(publisher, MqttPublisher) else ""
 
 
-def read_topic(
-    port: int, topic: str, host: str = HOST, by: Publisher | None = None, partition: int = 0
-) -> list[tuple[int, bytes]]:
-    """All of one partition, by Kafka: offsets and values."""
+def read_topic(port: int, topic: str, host: str = HOST, by: Publisher | None = None) -> list[tuple[int, bytes]]:
+    """All of its one partition, by Kafka: offsets and values."""
     servers = {"bootstrap.servers": f"{host}:{port}", "group.id": "judge", "log_level": 0}
     servers |= kafka_login(by) if by is not None else {}
     consumer = Consumer({**servers, "enable.auto.commit": False, "enable.partition.eof": True})
     try:
-        _, end = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=20)  # others may be writing
-        consumer.assign([TopicPartition(topic, partition, 0)])
+        _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=20)  # others may be writing
+        consumer.assign([TopicPartition(topic, 0, 0)])
         records: list[tuple[int, bytes]] = []
         while (message := consumer.poll(20)) is not None:
             if message.error() is None and message.offset() >= end:

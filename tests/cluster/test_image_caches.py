@@ -1,4 +1,4 @@
-"""Topic indexes travel with a cell's images: a taker adds what they lack, instead of reading every record."""
+"""Indexes travel with a cell's images: a taker adds what they lack, instead of reading every record."""
 
 from __future__ import annotations
 
@@ -51,12 +51,15 @@ def test_the_next_owner_has_the_topic_index_as_it_was_saved_and_uploads_it_once(
     for _ in range(10):
         owner.change(rng, stores=False)
     save_index(owner.root, RECORDS)
+    segment_index = owner.root / "logs" / "1" / f"{0:020}.index"
+    segment_index.write_bytes(b"of a segment")
     owner.images.run()
-    stored = objects(tmp_path / "store")
+    stored, first = objects(tmp_path / "store"), owner.root
     owner.end()
     for number in (1, 2):
         owner = Owner(dsn, tmp_path, store, number)
         assert found_in(owner.root) == list(range(1, RECORDS, 3)), "nothing has to be read again"
+        assert (owner.root / segment_index.relative_to(first)).read_bytes() == b"of a segment"
         owner.images.run()
         assert objects(tmp_path / "store") == stored, "what did not change is not uploaded again, nor deleted"
         owner.end()

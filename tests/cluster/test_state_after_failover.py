@@ -11,8 +11,7 @@ import nats
 import paho.mqtt.client as mqtt
 import pika
 import pytest
-from confluent_kafka import Consumer, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, Producer, TopicPartition
 from nats.js.api import ConsumerConfig
 from paho.mqtt.enums import CallbackAPIVersion
 
@@ -164,22 +163,32 @@ class Writers:
         self._open.produce("kept", b"of the past owner")
         assert self._open.flush(30) == 0
 
-    def find(self, port: int) -> None:
+    def find(self, cluster: Cluster, port: int) -> None:
         self.write(range(40, 60))
         assert self._idempotent.flush(60) == 0
         everything = [value for _, value in read_topic(port, "written")]
         assert everything == [b"%d" % number for number in range(60)], "each once, in order"
-        assert read_view(port) == everything[::2]
+        assert read_view(cluster, port, 30) == everything[::2]
         self._open.produce("kept", b"of the next owner")
         self._open.commit_transaction(60)
         assert [value for _, value in read_topic(port, "kept")] == [b"of the past owner", b"of the next owner"]
 
 
-def read_view(port: int) -> list[bytes]:
+def read_view(cluster: Cluster, port: int, count: int) -> list[bytes]:
     """A view has a partition for each log that may hold what it shows."""
-    client = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
-    partitions = client.list_topics(VIEW, timeout=20).topics[VIEW].partitions
-    return [value for one in partitions for _, value in read_topic(port, VIEW, partition=one)]
+    reader = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "viewers", "log_level": 0})
+    reader.assign(
+        [TopicPartition(VIEW, one, 0) for one in reader.list_topics(VIEW, timeout=20).topics[VIEW].partitions]
+    )
+    got: list[bytes] = []
+
+    def all_read() -> bool:
+        got.extend(message.value() for message in reader.consume(100, timeout=0.5))
+        return len(got) >= count
+
+    cluster.until(all_read)
+    reader.close()
+    return got
 
 
 async def leave_with_nats(port: int) -> None:
@@ -221,6 +230,6 @@ def test_sessions_groups_queues_and_consumers_go_on_at_the_next_owner(tmp_path: 
         find_with_kafka(cluster, ports["kafka"])
         find_with_amqp(ports["amqp"])
         asyncio.run(find_with_nats(ports["nats"]))
-        writers.find(ports["kafka"])
+        writers.find(cluster, ports["kafka"])
         with urllib.request.urlopen(f"http://127.0.0.1:{ports['http']}/metrics", timeout=10) as answer:
             assert b"\nmainstem_cluster_epoch 2\n" in answer.read()

@@ -65,7 +65,7 @@ def parse_changes(body: Buffer) -> Iterator[Change]:
 class Replay:
     """Does changes again, in a directory of nobody else's; `fetch(key, size)` brings an object."""
 
-    def __init__(self, root: Path, fetch: Callable[[str, int], bytes]) -> None:
+    def __init__(self, root: Path, fetch: Callable[[str, int], Buffer]) -> None:
         self._root, self._fetch = root, fetch
         self.files: dict[str, File] = {}
         self.changes = 0

@@ -4,9 +4,10 @@
     head:    {"version", "cell", "epoch", "seq", "files": [[path, size, key of its object or ""]], "caches": likewise}
              a file without a key lies in the contents, in this order
 
-Caches are the topic indexes of shared logs, as they were saved last: no change says what is in them, and whoever opens them
-adds what they lack. Without them a taker reads every record of a shared log while clients wait. They may be older than the
-image or newer, and need not match each other (the index finds that out, chunk by chunk); but what they say is committed.
+Caches are the indexes of sealed segments and the topic indexes of shared logs, as they were saved last: no change says what
+is in them, and whoever opens them adds what they lack. Without them a taker walks through every segment, and reads every
+record of a shared log, while clients wait. They may be older than the image or newer, and need not match each other or their
+segments (that is found out as each is opened); but what they say is committed.
 
 Files larger than INLINE_BYTES_MAX are objects of their own, which later images name again while they do not change: a
 sealed segment is uploaded once. Files are read while they change (`changes.py` says why that is right).
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mainstem.cluster")
 
 VERSION = 1
+CACHES = "*.index", *TOPIC_INDEXES  # of each log's directory, read in this order
 Listed = list[tuple[str, int, str]]  # path, size, key of its object or ""
 Signature = tuple[int, int, int]
 
@@ -120,7 +122,7 @@ class ImageMaker:
         """Those that did not change since the last image are in the store, small ones are added to the contents. One that is
         gone meanwhile is left out."""
         listed: Listed = []
-        for path in sorted(one for pattern in TOPIC_INDEXES for one in self._root.glob(f"logs/*/{pattern}")):
+        for path in sorted(one for pattern in CACHES for one in self._root.glob(f"logs/*/{pattern}")):
             name = str(path.relative_to(self._root))
             try:
                 signature = signature_of(path)

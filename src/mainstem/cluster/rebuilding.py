@@ -24,6 +24,7 @@ from mainstem.metadata.postgres_session import PostgresSession
 from mainstem.model.errors import CorruptFrame
 from mainstem.storage.backup import Progress
 from mainstem.storage.directory import write_format
+from mainstem.storage.engine import Buffer
 from mainstem.storage.tier.store import ObjectMissing
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Rebuilding:
             rows_bytes = self._session.use(lambda c: _rows_bytes(c, self._cell_id, self._at))
         self._told = _Told(self._progress, rows_bytes)
         if self._image:
-            image = self._objects.get(self._image)
+            image = bytes(self._objects.get(self._image))
             self._unpacked = _unpack(image, self._root, replay.files, self._objects.get, self._told)
             self._unpacked.named.add(self._image)
         self._replay = replay
@@ -192,7 +193,9 @@ async def rows_after(
     return [(row[0], row[1], row[2]) for row in await connection.fetch(sql, after)]
 
 
-def _unpack(image: bytes, root: Path, files: dict[str, File], fetch: Callable[[str, int], bytes], told: _Told) -> Image:
+def _unpack(
+    image: bytes, root: Path, files: dict[str, File], fetch: Callable[[str, int], Buffer], told: _Told
+) -> Image:
     start = 4 + int.from_bytes(image[:4], "big")
     head = json.loads(image[4:start])
     if head["version"] > VERSION:

@@ -100,13 +100,13 @@ class Objects:
         self._objects[key] = bytes(body)
         self._refuse("its answer was lost")
 
-    def get_all(self, key: str) -> bytes:
+    def view_all(self, key: str) -> memoryview:
         self._refuse("503")
         if key not in self._objects:
             raise ObjectMissing(f"{key} is not there")
         body = self._objects[key]
         self._cut_off = not self._cut_off and self._rng.random() < self.trouble / 2
-        return body[: len(body) // 2] if self._cut_off else body
+        return memoryview(body)[: len(body) // 2] if self._cut_off else memoryview(body)
 
     def delete(self, key: str) -> None:
         self._refuse("503")

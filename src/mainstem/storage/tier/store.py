@@ -120,8 +120,13 @@ class ObjectStore:
         return data
 
     def get_all(self, key: str) -> bytes:
-        def receive() -> bytes:
-            return bytes(self._obstore.get(self._store, key).bytes())
+        return bytes(self.view_all(key))
+
+    def view_all(self, key: str) -> memoryview:
+        """All of it where it arrived: copying 64 MiB keeps everybody from the interpreter for 30 ms."""
+
+        def receive() -> memoryview:
+            return memoryview(self._obstore.get(self._store, key).bytes())
 
         data = self._request("GET", key, receive)
         self.meters.bytes_in += len(data)
