@@ -4,10 +4,11 @@
     aiokafka        of aio-libs/aiokafka: tests; what it asks Docker for is a broker of ours
     confluent       of confluentinc/confluent-kafka-python: tests/integration, without clusters that want SASL
     franz-go        of twmb/franz-go: pkg/kgo, the tests that need a broker
-    librdkafka      the folder librdkafka of the crate rdkafka-sys: tests that need a broker, built in a copy; arguments
-                    are numbers of tests (0033)
+    librdkafka      the folder librdkafka of the crate rdkafka-sys: tests that need a broker, built in a copy unless they
+                    are built there; arguments are numbers of tests (0033)
 
-Each runs to its end, with its own runner's output. A broker is started for it and stopped afterwards.
+Each runs to its end, with its own runner's output. A broker is started for it and stopped afterwards. Where a runner is
+pytest, arguments that do not begin with a dash are the files to run.
 """
 
 from __future__ import annotations
@@ -63,6 +64,11 @@ PYTEST = [
     "-W",
     "ignore",
 ]
+LIBRDKAFKA = (
+    ["./configure", "--disable-sasl", "--disable-curl"],
+    ["make", "-j2", "libs"],
+    ["make", "-j2", "-C", "tests", "build"],
+)
 FRANZ_GO = "TestGroupETL|TestGroup848|TestTxnEtl|TestShareGroupETL|TestTxn848|TestProduce|TestPing|TestConsume"
 
 
@@ -71,7 +77,7 @@ def kafka_python(checkout: Path, arguments: list[str], address: str, spare: Path
     (checkout / "servers/4.0.0/kafka-bin").mkdir(parents=True, exist_ok=True)  # looked for, and not used
     # These two start brokers of their own.
     left_out = [f"--ignore=test/integration/test_{name}_integration.py" for name in ("sasl", "ssl")]
-    return _run([*PYTEST, "test/integration", *left_out, *arguments], checkout, environment)
+    return _run([*PYTEST, *_files("test/integration", arguments), *left_out], checkout, environment)
 
 
 def aiokafka(checkout: Path, arguments: list[str], address: str, spare: Path) -> int:
@@ -83,7 +89,7 @@ def aiokafka(checkout: Path, arguments: list[str], address: str, spare: Path) ->
     left_out = ["--deselect=tests/test_sasl.py", "--ignore=tests/test_sasl.py"]
     path = f"{spare}{os.pathsep}{os.environ['PATH']}"
     environment = {"PYTHONPATH": str(spare), "AIOKAFKA_NO_EXTENSIONS": "1", "PATH": path}
-    command = [*PYTEST, "tests", "--docker-image=mainstem:3.9.0", "--no-pull", *left_out, *arguments]
+    command = [*PYTEST, *_files("tests", arguments), "--docker-image=mainstem:3.9.0", "--no-pull", *left_out]
     return _run(command, checkout, environment)
 
 
@@ -95,7 +101,7 @@ def confluent(checkout: Path, arguments: list[str], address: str, spare: Path) -
     # What wants SASL, and an asynchronous registry, which its fixture has only for clusters of its own.
     needs_more = ["schema_registry/_async", "share_consumer_oauth", "share_consumer_sasl"]
     left_out = [f"--ignore={tests / 'integration' / name}" for name in needs_more]
-    return _run([*PYTEST, "tests/integration", *left_out, *arguments], spare, {"BROKERS": address})
+    return _run([*PYTEST, *_files("tests/integration", arguments), *left_out], spare, {"BROKERS": address})
 
 
 def franz_go(checkout: Path, arguments: list[str], address: str, spare: Path) -> int:
@@ -105,15 +111,12 @@ def franz_go(checkout: Path, arguments: list[str], address: str, spare: Path) ->
 
 
 def librdkafka(checkout: Path, arguments: list[str], address: str, spare: Path) -> int:
-    built = shutil.copytree(checkout, spare / "librdkafka")
-    steps = [
-        ["./configure", "--disable-sasl", "--disable-curl"],
-        ["make", "-j2", "libs"],
-        ["make", "-j2", "-C", "tests", "build"],
-    ]
-    for step in steps:
-        if _run(step, built, {}, quiet=True):
-            return 1
+    built = checkout
+    if not (checkout / "tests" / "test-runner").exists():
+        built = shutil.copytree(checkout, spare / "librdkafka")
+        for step in LIBRDKAFKA:
+            if _run(step, built, {}, quiet=True):
+                return 1
     tests = built / "tests"
     (tests / "test.conf").write_text(f"bootstrap.servers={address}\ntest.topic.random=true\n")
     environment = {"LD_LIBRARY_PATH": "../src:../src-cpp", "TEST_KAFKA_VERSION": "4.0.0", "TEST_LEVEL": "1"}
@@ -123,10 +126,11 @@ def librdkafka(checkout: Path, arguments: list[str], address: str, spare: Path) 
         command = ["timeout", "300", "./test-runner", "-Q", "-L", "-p1"]
         if _run(command, tests, {**environment, "TESTS": number}):
             failed.append(number)
-    print("failed:", " ".join(failed) or "none")
+    print("failed:", " ".join(failed) or "none", flush=True)
     return bool(failed)
 
 
+SETTINGS = {"confluent": ("kafka.share_lock_ms=1s",)}  # as the clusters have that it starts itself
 SUITES = {
     "kafka-python": kafka_python,
     "aiokafka": aiokafka,
@@ -134,6 +138,10 @@ SUITES = {
     "franz-go": franz_go,
     "librdkafka": librdkafka,
 }
+
+
+def _files(folder: str, arguments: list[str]) -> list[str]:
+    return arguments if any(not one.startswith("-") for one in arguments) else [folder, *arguments]
 
 
 def _run(command: list[str], folder: Path, environment: dict[str, str], *, quiet: bool = False) -> int:
@@ -145,7 +153,8 @@ def _run(command: list[str], folder: Path, environment: dict[str, str], *, quiet
 
 
 def main(name: str, checkout: Path, arguments: list[str]) -> int:
-    with tempfile.TemporaryDirectory() as spare, BrokerProcess(Path(spare, "data"), "topics.partitions=4") as broker:
+    settings = "topics.partitions=4", *SETTINGS.get(name, ())
+    with tempfile.TemporaryDirectory() as spare, BrokerProcess(Path(spare, "data"), *settings) as broker:
         address = f"127.0.0.1:{broker.kafka_port}"
         os.environ["SR_URL"] = broker.http_url  # where confluent's looks for a schema registry
         return SUITES[name](checkout.resolve(), arguments, address, Path(spare))
