@@ -114,7 +114,7 @@ def test_every_kind_of_reader_gets_what_lies_in_a_slow_store_and_the_loop_goes_o
 
 
 def test_maintenance_goes_on_though_an_absent_session_stands_at_what_lies_in_the_store(tmp_path: Path) -> None:
-    """It asks how much the session holds back, and waits for no GET."""
+    """It asks how much the session holds back, and waits for no GET. Pages show it."""
     (tmp_path / "bucket").mkdir()
     with Broker(*settings_of(tmp_path), engine="segment", data=tmp_path / "data") as broker:
         values = publish_everything(broker)
@@ -128,4 +128,8 @@ def test_maintenance_goes_on_though_an_absent_session_stands_at_what_lies_in_the
         for chunk in list(tier.cache._sizes):
             tier.cache._drop(chunk)
         asyncio.run_coroutine_threadsafe(core.maintenance.round(), broker.loop).result(DEADLINE_S)
+        for page in ("/", "/v1/sessions", "/v1/sessions/absent", "/metrics"):
+            assert httpx.get(f"{broker.http_url}{page}", timeout=DEADLINE_S).status_code == 200, page
+        lag = httpx.get(f"{broker.http_url}/v1/sessions/absent", timeout=DEADLINE_S).json()["lag"]
+        assert lag >= len(values)
         assert read_mqtt(broker, "absent") == values

@@ -29,10 +29,13 @@ from mainstem.broker.queues.registry import Queues, QueueService
 from mainstem.broker.sessions.sessions import DONE, NEVER, Session, Sessions
 from mainstem.broker.streams.consumer import Consumer
 from mainstem.broker.streams.joined import JoinedConsumer
+from mainstem.log.damaged import readable_offset
+from mainstem.log.log import Log
 from mainstem.model.counted import counted
 from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 from mainstem.model.topic import topic_of_kafka
 from mainstem.model.topic_filter import literal_filter
+from mainstem.storage.engine import NotLocal
 
 LAG_CURSORS_MAX = 200  # looked at for the overview's largest lag
 IN_FLIGHT_SHOWN = 1_000
@@ -404,6 +407,14 @@ def _in_flight(session: Session) -> Iterator[InFlight]:
             yield {"packet_id": packet_id, "stamp": stamp}
 
 
+def _near(log: Log, stamp: int) -> int:
+    """Where a stamp lies; of what lies in the object store where its part begins: a figure for people fetches nothing."""
+    try:
+        return readable_offset(log, stamp)
+    except NotLocal as missing:
+        return missing.offset
+
+
 def session_lag(namespace: Namespace, session: Session) -> int:
     """What it is owed at QoS 1 or 2: appended since its position, also what only it still holds. Each filter for itself."""
     total = 0
@@ -414,11 +425,11 @@ def session_lag(namespace: Namespace, session: Session) -> int:
         for stem in namespace.stems.values():
             index = stem.index
             assert index is not None
-            start = stem.offset_of_stamp(session.position)
+            start = _near(stem, session.position)
             bitmap = index.topics.bitmap(topic_filter)
             total += sum(index.count(bitmap, *one) for one in index.known(start, stem.stable))
         for reader in open_source(namespace, topic_filter=topic_filter.decode(errors="replace")).readers.values():
             log = getattr(reader, "log", None)
             if log is not None and log.index is None:
-                total += reader.count(log.offset_of_stamp(session.position), reader.stable_offset)
+                total += reader.count(_near(log, session.position), reader.stable_offset)
     return total

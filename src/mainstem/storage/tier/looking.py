@@ -79,10 +79,17 @@ def missing_objects(data: Path, store: ObjectStore) -> tuple[int, list[str]]:
 
 
 def _held(stretches: list[RemoteSegment]) -> str:
-    """A bundle may hold some of thousands of logs."""
-    said = [f"offsets {one.base_offset}..{one.end_offset} of log {one.path.parent.name}" for one in stretches]
-    more = len(said) - HELD_MAX
-    return ", ".join(said[:HELD_MAX]) + (f" and {more} more stretches" if more > 0 else "")
+    """A bundle may hold some of thousands of logs, and of each several stretches that lie one behind the other."""
+    joined: list[tuple[str, int, int]] = []
+    for one in stretches:
+        log = one.path.parent.name
+        if joined and joined[-1][0] == log and joined[-1][2] == one.base_offset:
+            joined[-1] = log, joined[-1][1], one.end_offset
+        else:
+            joined.append((log, one.base_offset, one.end_offset))
+    said = [f"offsets {first}..{end} of log {log}" for log, first, end in joined[:HELD_MAX]]
+    more = len(joined) - HELD_MAX
+    return ", ".join(said) + (f" and {more} more stretches" if more > 0 else "")
 
 
 def survey_remote(
