@@ -12,11 +12,13 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Callable
 
 from mainstem.testing.broker import Endpoints
 from mainstem.testing.process import BrokerProcess
 
 ANSWER_S_MAX = 2.0  # a bound on liveness, whatever others do
+QUEUED_S = 0.3  # without a core: part of the second that a login has where this asks
 SILENCE_S_MAX = 60.0  # and of the answer itself, cores or no cores
 
 _MQTT_CONNECT = b"\x10\x12\x00\x04MQTT\x04\x02\x00\x3c\x00\x06canary"
@@ -25,7 +27,18 @@ _KAFKA_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 7, -1)
 
 def ask_all(broker: Endpoints) -> float:
     """Each port answers within the bound, or this fails; returns the slowest answer's seconds."""
-    return max(ask_mqtt(broker), ask_kafka(broker), ask_amqp(broker), ask_nats(broker), ask_http(broker))
+    return max(_asked(ask, broker) for ask in (ask_mqtt, ask_kafka, ask_amqp, ask_nats, ask_http))
+
+
+def _asked(ask: Callable[[Endpoints], float], broker: Endpoints) -> float:
+    """Once more where the machine was so busy that the login's deadline came before the broker could read it."""
+    clock = _Clock(broker)
+    try:
+        return ask(broker)
+    except ConnectionError:
+        if clock.queued_s < QUEUED_S:
+            raise
+        return _asked(ask, broker)
 
 
 def ask_mqtt(broker: Endpoints) -> float:
@@ -66,7 +79,8 @@ def ask_nats(broker: Endpoints) -> float:
         heard = b""
         while b"PONG" not in heard and b"-ERR" not in heard:
             piece = client.recv(4096)
-            assert piece, f"closed after {heard!r}"
+            if not piece:
+                raise ConnectionResetError(f"closed after {heard!r}")
             heard += piece
     return began.within("NATS")
 
@@ -91,7 +105,8 @@ def _read(client: socket.socket, size: int) -> bytes:
     data = b""
     while len(data) < size:
         piece = client.recv(size - len(data))
-        assert piece, f"closed after {data!r}"
+        if not piece:
+            raise ConnectionResetError(f"closed after {data!r}")
         data += piece
     return data
 
@@ -103,12 +118,16 @@ class _Clock:
         self._threads = [(os.getpid(), threading.get_native_id())]
         if isinstance(broker, BrokerProcess):
             self._threads.append((broker.pid, broker.pid))  # its loop is its first thread
-        self._began_s, self._queued_s = time.monotonic(), self._queued()
+        self._began_s, self._queued_before_s = time.monotonic(), self._queued()
 
     def within(self, name: str) -> float:
-        took_s = time.monotonic() - self._began_s - (self._queued() - self._queued_s)
+        took_s = time.monotonic() - self._began_s - self.queued_s
         assert took_s < ANSWER_S_MAX, f"{name} answered after {took_s:.1f} s"
         return took_s
+
+    @property
+    def queued_s(self) -> float:
+        return self._queued() - self._queued_before_s
 
     def _queued(self) -> float:
         return sum(_queued_s(process, thread) for process, thread in self._threads)

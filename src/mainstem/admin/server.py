@@ -57,6 +57,8 @@ class CountedTransport:
         self._counters = counters
 
     def write(self, data: bytes) -> None:
+        if self._transport.is_closing():
+            return  # the client is gone, and its connection's end not yet told; uvloop would raise
         self._counters.bytes_out += len(data)
         self._transport.write(data)
 

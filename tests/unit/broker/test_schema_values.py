@@ -126,3 +126,66 @@ def test_trees_and_lists_are(schema: Any) -> None:
 
 
 CODECS = [codec("AVRO", RECORD), codec("PROTOBUF", PROTO), codec("JSON", {"type": "object"})]
+
+
+def nested(levels: int, leaf: str) -> Any:
+    """A record that holds another twice, which holds another twice."""
+    schema: Any = {"type": "record", "name": "R0", "fields": [{"name": "a", "type": leaf}]}
+    for level in range(1, levels):
+        fields = [{"name": "a", "type": schema}, {"name": "b", "type": f"R{level - 1}"}]
+        schema = {"type": "record", "name": f"R{level}", "fields": fields}
+    return schema
+
+
+@pytest.mark.parametrize("leaf", ["int", "null"])
+def test_records_that_nobody_could_read_are_not_used_to_check(leaf: str) -> None:
+    """Weighing them takes no longer than their text is; a value of `null` leaves would have no bytes at all."""
+    with pytest.raises(Unchecked):
+        codec("AVRO", nested(60, leaf))
+    assert codec("AVRO", nested(5, leaf))
+
+
+def test_items_of_hardly_any_bytes_are_not_read_by_the_million() -> None:
+    item = {
+        "type": "record",
+        "name": "I",
+        "fields": [{"name": "n", "type": "int"}, {"name": "r", "type": nested(9, "null")}],
+    }
+    with pytest.raises(Unchecked):
+        codec("AVRO", {"type": "array", "items": item})
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema", "item"),
+    [
+        ("JSON", {"items": {"anyOf": [*({"const": one} for one in range(2000)), True]}}, "9999"),
+        ("JSON", {"items": {"allOf": [{"type": "integer"}] * 2000}}, "9999"),
+        (
+            "AVRO",
+            {"type": "array", "items": [{"type": "enum", "name": f"E{n}", "symbols": [f"a{n}"]} for n in range(1000)]},
+            '"a999"',
+        ),
+    ],
+)
+def test_a_text_whose_parts_have_thousands_of_alternatives_each_is_refused(kind: str, schema: Any, item: str) -> None:
+    check = codec(kind, schema).bare
+    assert fits(check, f"[{item}]".encode())
+    with pytest.raises(Misfit, match="steps"):
+        check(("[" + ",".join([item] * 30_000) + "]").encode())
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        (
+            "JSON",
+            {"items": {"type": "object", "properties": {f"p{n}": {"type": ["integer", "null"]} for n in range(300)}}},
+        ),
+        ("AVRO", {"type": "array", "items": "long"}),
+    ],
+)
+def test_a_large_text_of_a_plain_schema_is_checked(kind: str, schema: Any) -> None:
+    text = json.dumps(
+        [{f"p{n}": n for n in range(20)} for _ in range(1_200)] if kind == "JSON" else list(range(20_000))
+    )
+    assert fits(codec(kind, schema).bare, text.encode())

@@ -5,8 +5,10 @@
 
 A value without those five bytes is taken as it is: JSON text for JSON Schema and Avro, binary or JSON for Protobuf.
 
-What a client sends must not take long to check, nor recurse without end: Avro schemas that recurse, or whose arrays hold
-items of no bytes, and JSON Schemas whose work may double with each level of the data are not checked (`Unchecked`).
+What a client sends must not take long to check, nor recurse without end. So these are not checked (`Unchecked`): Avro
+schemas that recurse, whose records hold each other so often that nobody could read one, or whose arrays hold items of
+hardly any bytes; JSON Schemas whose work may double with each level of the data. A text does not fit that has so many
+parts that a schema's alternatives might take more than CHECKS_MAX, or AVRO_CHECKS_MAX, looks at them.
 """
 
 from __future__ import annotations
@@ -15,18 +17,22 @@ import base64
 import io
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mainstem.broker.schemas.formats import MissingLibrary, SchemaError, Source
-from mainstem.broker.schemas.formats.growth import may_explode
+from mainstem.broker.schemas.formats.growth import checks_of_a_part, may_explode
 from mainstem.broker.schemas.formats.quick import Quick, avro_quick, json_quick
 from mainstem.broker.schemas.records import AVRO, JSON, PROTOBUF, Schema
 
 MAGIC = 0
 HEAD_SIZE = 5
 MESSAGE_INDEXES_MAX = 32
+CHECKS_MAX = 250_000  # of one JSON text: 20 ms where each is an alternative that does not fit
+AVRO_CHECKS_MAX = 50_000  # of one, by a library in Python: a list of numbers fits in 100 ms
+PARTS_MAX = 10_000  # of a value by an Avro schema without lists
+PARTS_OF_A_BYTE_MAX = 100  # of an item of a list
 Decode = Callable[[bytes], Any]
 
 
@@ -76,6 +82,16 @@ def _decoded(value: bytes) -> Any:
         raise Misfit("it is nested too deeply") from None
 
 
+def _parts(text: bytes) -> int:
+    """Of a JSON text: no fewer than it has."""
+    return 1 + sum(text.count(mark) for mark in (b",", b":", b"[", b"{"))
+
+
+def _check_work(text: bytes, each: int, most: int) -> None:
+    if each * len(text) > most and (work := each * _parts(text)) > most:
+        raise Misfit(f"checking it may take {work} steps, up to {each} for each of its parts; at most {most} are taken")
+
+
 # -- JSON Schema
 
 
@@ -87,11 +103,12 @@ def _json(schema: Schema, sources: list[Source]) -> Codec:
         raise Unchecked(
             "its checks may double with each level of a value: a recursive $ref stands in several alternatives"
         )
-    validator = compile_schema(parsed)
+    validator, each = compile_schema(parsed), checks_of_a_part(parsed.document, parsed.resolver)
     fits, first_error = validator.is_valid, validator.iter_errors
 
     def check(value: bytes) -> Any:
         data = _decoded(value)
+        _check_work(value, each, CHECKS_MAX)
         try:
             if fits(data):
                 return data
@@ -121,7 +138,7 @@ def _avro(schema: Schema, sources: list[Source]) -> Codec:
         parsed: Any = fastavro.parse_schema(text, named_schemas=known)
     except (SchemaParseException, UnknownType) as error:  # stricter than Apache's library, which registered it
         raise Unchecked(f"fastavro does not read it: {error}"[:200]) from None
-    _least_bytes(parsed, known, ())
+    each = _weighed(parsed, known, (), {}).checks
 
     def framed(payload: bytes) -> Any:
         stream = io.BytesIO(payload)
@@ -135,6 +152,7 @@ def _avro(schema: Schema, sources: list[Source]) -> Codec:
 
     def bare(value: bytes) -> Any:
         data = _decoded(value)
+        _check_work(value, each, AVRO_CHECKS_MAX)
         try:
             validate(data, parsed, strict=True)
         except Exception as error:
@@ -144,30 +162,45 @@ def _avro(schema: Schema, sources: list[Source]) -> Codec:
     return Codec(framed, bare, avro_quick(parsed, known))
 
 
-def _least_bytes(schema: Any, known: dict[str, Any], above: tuple[str, ...]) -> int:
-    """The fewest bytes a value takes. Refuses recursion, and arrays that claim any number of items in no bytes."""
+class _Weight(NamedTuple):
+    """Of a value by an Avro schema. What stands in a list or a map is weighed by itself."""
+
+    least: int  # bytes
+    parts: int  # to be read, at most
+    checks: int  # of one part, at most: a union tries its branches one after the other
+
+
+def _weighed(schema: Any, known: dict[str, Any], above: tuple[str, ...], seen: dict[str, _Weight]) -> _Weight:
+    """Refuses recursion, lists that claim any number of items in no bytes, and parts that hardly any bytes stand for."""
     if isinstance(schema, str):
-        if schema in known and schema not in PRIMITIVES:
-            schema = known[schema]
-        else:
-            return PRIMITIVES.get(schema, 1)
+        if schema not in known or schema in PRIMITIVES:
+            return _Weight(PRIMITIVES.get(schema, 1), 1, 1)
+        schema = known[schema]
     if isinstance(schema, list):
-        for one in schema:
-            _least_bytes(one, known, above)
-        return 1
+        found = [_weighed(one, known, above, seen) for one in schema]
+        return _Weight(1, 1 + max((one.parts for one in found), default=0), 1 + sum(one.checks for one in found))
     kind = schema["type"]
     if kind in ("record", "error"):
-        if schema["name"] in above:
-            raise Unchecked(f"record {schema['name']} holds itself")
-        inside = (*above, schema["name"])
-        return sum(_least_bytes(field["type"], known, inside) for field in schema["fields"])
+        name = schema["name"]
+        if name in above:
+            raise Unchecked(f"record {name} holds itself")
+        if name not in seen:  # it may stand in many places
+            found = [_weighed(field["type"], known, (*above, name), seen) for field in schema["fields"]]
+            parts, checks = 1 + sum(one.parts for one in found), 1 + max((one.checks for one in found), default=0)
+            if parts > PARTS_MAX:
+                raise Unchecked(f"record {name} has more than {PARTS_MAX} parts")
+            seen[name] = _Weight(sum(one.least for one in found), parts, checks)
+        return seen[name]
     if kind in ("array", "map"):
-        if _least_bytes(schema["items" if kind == "array" else "values"], known, above) == 0 and kind == "array":
+        item = _weighed(schema["items" if kind == "array" else "values"], known, above, seen)
+        if item.least == 0 and kind == "array":
             raise Unchecked("an array of items that take no bytes")
-        return 1
+        if item.parts > PARTS_OF_A_BYTE_MAX * max(1, item.least):
+            raise Unchecked(f"items of {item.parts} parts that may take {item.least} bytes")
+        return _Weight(1, 1, 1 + item.checks)
     if kind == "fixed":
-        return int(schema["size"])
-    return 1 if kind == "enum" else _least_bytes(kind, known, above)
+        return _Weight(int(schema["size"]), 1, 1)
+    return _Weight(1, 1, 1) if kind == "enum" else _weighed(kind, known, above, seen)
 
 
 PRIMITIVES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}

@@ -125,6 +125,7 @@ def struct_smallest(fields: list[Field], version: int, *, flexible: bool) -> int
 
 def decode_source(shape: Shape, version: int, *, flexible: bool) -> str:
     out = _Writer(version, flexible=flexible)
+    out.put("total = 0")
     _decode_struct(out, shape.name, shape.fields, "m")
     out.put("return m, p")
     return out.source("def decode(b, p, e):", "unpack_from")
@@ -205,6 +206,8 @@ def _decode_array(out: _Writer, field: Field, target: str) -> None:
     out.put(
         f"if n * {size} > e - p or n > ITEMS_MAX:",
         f"    raise malformed('{field.name} of %d items where %d bytes remain' % (n, e - p))",
+        "total += max(n, 0)",
+        f"if total > TOTAL_MAX: raise malformed('{field.name}: more than %d items in all' % TOTAL_MAX)",
     )
     items = out.name("a")
     if out.is_nullable(field):

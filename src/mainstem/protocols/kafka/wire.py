@@ -12,6 +12,7 @@ Encoding appends buffers to a list: records go to the socket as they came from t
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,7 @@ Decode = Callable[[memoryview, int, int], tuple[Any, int]]
 Encode = Callable[[Any, list[Buffer]], None]
 
 ITEMS_MAX = 1_000_000  # of one array; the request size bounds them further
+REQUEST_ITEMS_MAX = 100_000  # of all arrays of a request: it is decoded, and answered, by the loop
 _VARINT_SHIFT_MAX = 28
 
 HEADER = struct.Struct(">hhih")
@@ -146,6 +148,7 @@ def _compile(name: str, shape: Shape, source: str, entry: str) -> Any:
     space: dict[str, Any] = {
         "Struct": struct.Struct,
         "ITEMS_MAX": ITEMS_MAX,
+        "TOTAL_MAX": REQUEST_ITEMS_MAX if name.endswith("Request") else sys.maxsize,
         "VARINTS": VARINTS,
         "malformed": malformed,
         "read_varint": read_varint,

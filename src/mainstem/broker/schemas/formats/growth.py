@@ -1,4 +1,5 @@
-"""Whether checking by a JSON Schema may take time that doubles with each level of the value, or with the schema's own size.
+"""How much work it may be to check a value by a JSON Schema: whether time may double with each level of the value, or with
+the schema's own size, and how often a single part of the value may be looked at.
 
 A value is checked once for each alternative that looks at it. Where two of them lead back to a schema that holds them, each
 level of the value doubles the work; where alternatives of alternatives share a `$ref`, the schema itself does.
@@ -19,6 +20,26 @@ SHARED = ("properties", "items", "prefixItems", "additionalItems", "propertyName
 
 def may_explode(document: Any, resolver: Resolver) -> bool:
     return _Weighing(resolver).explodes(document)
+
+
+def checks_of_a_part(document: Any, resolver: Resolver) -> int:
+    """How many schemas may look at one and the same part of a value, at most. For schemas that do not explode."""
+    return _of_a_part(document, resolver, {})
+
+
+def _of_a_part(schema: Any, resolver: Resolver, known: dict[int, int]) -> int:
+    if not isinstance(schema, dict):
+        return 1
+    if id(schema) not in known:
+        known[id(schema)] = 0  # what leads back to it looks at another part
+        found = 1
+        if isinstance(schema.get("$ref"), str):
+            target = resolver.resolve(schema)
+            found += _of_a_part(target, resolver, known) if target is not schema else 0
+        for branch in _branches(schema):
+            found += max(_of_a_part(one, resolver, known) for one in branch)
+        known[id(schema)] = found
+    return known[id(schema)]
 
 
 class _Weighing:

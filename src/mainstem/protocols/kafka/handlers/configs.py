@@ -46,9 +46,11 @@ class _Refused(Exception):
 # -- describing --------------------------------------------------------------------------------------------------------
 
 
-def describe_configs(request: Request) -> Any:
-    answer = DescribeConfigsResponse()
+async def describe_configs(request: Request) -> Any:
+    answer, work = DescribeConfigsResponse(), request.service.broker.turns.slices(request.namespace.name)
     for asked in request.body.resources:
+        if work.over:
+            await work.next()
         one = DescribeConfigsResponse.DescribeConfigsResult(
             resource_type=asked.resource_type, resource_name=asked.resource_name
         )

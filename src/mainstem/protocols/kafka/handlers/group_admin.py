@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 MEMBER_TYPE_CLASSIC, MEMBER_TYPE_CONSUMER = 0, 1
 
 
-def describe_groups(request: Request) -> Any:
-    answer = DescribeGroupsResponse()
+async def describe_groups(request: Request) -> Any:
+    answer, work = DescribeGroupsResponse(), request.service.broker.turns.slices(request.namespace.name)
     for group_id in request.body.groups:
+        if work.over:
+            await work.next()
         if not may_group(request, Action.DESCRIBE, group_id):
             answer.groups.append(
                 DescribeGroupsResponse.DescribedGroup(

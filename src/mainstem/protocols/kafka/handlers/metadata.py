@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 TOPICS_PAGE_MAX = 2_000
+AT_ONCE_MAX = 100  # topics by name; more are answered in slices
 BROKERS, CONTROLLERS = 1, 2  # the endpoint types of DescribeCluster
 INTERNAL = b"$"  # the broker's own: as wildcards of MQTT do, patterns of Kafka clients pass them over
 NO_NAME_VERSION_MIN = 12  # from here on an answer may leave the name of a topic out
@@ -91,12 +92,25 @@ def metadata(request: Request) -> Any:
     everything = body.topics is None or (request.version == 0 and not body.topics)
     if everything:
         return _list_all(request, answer)
+    elif len(body.topics) > AT_ONCE_MAX:
+        return _list_many(request, answer)
     else:
         answer.topics = [_asked_topic(request, asked) for asked in body.topics]
-        missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if body.allow_auto_topic_creation and any(topic.error_code == missing for topic in answer.topics):
-            return _make_missing(request, answer)
-    return answer
+        return _make_missing(request, answer) if _makes_missing(request, answer) else answer
+
+
+async def _list_many(request: Request, answer: Any) -> Any:
+    work = request.service.broker.turns.slices(request.namespace.name)
+    for asked in request.body.topics:
+        if work.over:
+            await work.next()
+        answer.topics.append(_asked_topic(request, asked))
+    return await _make_missing(request, answer) if _makes_missing(request, answer) else answer
+
+
+def _makes_missing(request: Request, answer: Any) -> bool:
+    missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return request.body.allow_auto_topic_creation and any(topic.error_code == missing for topic in answer.topics)
 
 
 async def _list_all(request: Request, answer: Any) -> Any:
