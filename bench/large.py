@@ -32,7 +32,7 @@ from pathlib import Path
 
 import pika
 
-from bench.machine import data_directory, settle_machine, step_back, step_forward
+from bench.machine import come_first, data_directory, settle_machine, step_back
 from bench.noise import longest_turn, metrics, percentile, stalls
 from bench.noise_load import HOST, Kafka, mqtt, publish, subscribe
 from mainstem.codec.batch import BatchBuilder
@@ -168,7 +168,7 @@ def small_ones(port: int, seconds: float) -> tuple[list[float], list[float], lis
     late: list[float] = []
     acks: list[float] = []
     deliveries: list[float] = []
-    with mqtt(port, "small") as client, step_forward():
+    with mqtt(port, "small") as client, come_first():
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         subscribe(client, "small/topic")
         began, sent, last, answers = time.monotonic(), 0, int(seconds / PERIOD_S), b""

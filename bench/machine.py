@@ -9,6 +9,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import metadata
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from mainstem import __version__
+from mainstem.storage.reclaiming import RECLAIMER, remove_tree
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -51,18 +53,24 @@ def settle_machine(size: int = BACKED_BYTES) -> None:
 
 @contextlib.contextmanager
 def data_directory(name: str) -> Iterator[Path]:
-    """For a server's data. It is deleted when the process ends, if there is room until then: where a file system gives
-    deleted blocks back to the disk at once (ext4 with `discard`), single syncs take a tenth of a second for half a minute
-    after gigabytes were deleted, whoever asks for them.
+    """For a server's data. It is deleted when the process ends, if there is room until then, and in pieces: where a file
+    system gives deleted blocks back to the disk at once (ext4 with `discard`), single syncs take a tenth of a second for
+    half a minute after gigabytes were deleted, whoever asks for them.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"mainstem-{name}-"))
     try:
         yield folder
     finally:
         if shutil.disk_usage(folder).free > ROOM_BYTES_MIN:
-            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            atexit.register(_remove, folder)
         else:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    remove_tree(folder)
+    while not RECLAIMER.idle:
+        time.sleep(0.01)
 
 
 def step_back() -> None:
@@ -72,18 +80,22 @@ def step_back() -> None:
 
 
 @contextlib.contextmanager
-def step_forward() -> Iterator[None]:
-    """For a client that measures how long it waits, and does little else: its wait for a core is not the server's. No
-    process may be started meanwhile. Without the right to do so nothing happens."""
+def come_first() -> Iterator[None]:
+    """The thread that measures waits for no core, as if it had a machine of its own, where it may ask for that (root). What
+    it starts meanwhile does not come first."""
+    if not hasattr(os, "SCHED_RESET_ON_FORK"):
+        yield
+        return
+    before, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-    except (AttributeError, PermissionError):
+        os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except PermissionError:
         yield
         return
     try:
         yield
     finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        os.sched_setscheduler(0, before, parameters)
 
 
 def machine_line() -> str:

@@ -4,11 +4,12 @@ One MQTT client publishes at QoS 1 and pings, each a hundred times a second, alo
 when a message was due. `ack` ends on the disk, `ping` says what the loop alone adds. `turn` is the longest turn of the loop
 beyond 20 ms that the broker's watchdog saw, and where. `no core` is how much of the time the loop's thread could have run
 and had no core: the noise and the quiet client run on the same machine, and that part of a wait is the machine's. `fsync` is
-the p99 of the broker's syncs meanwhile (the upper end of a bucket), and `bare` that of a process that only syncs a
-few bytes a hundred times a second on the same disk (`noise_disk.py`): that part of an ack's wait is the disk's. Each noise
-meets a fresh broker, and runs at idle priority in the same session: it takes the cores that broker and quiet client leave,
-as if it came from other machines. The noise is in the default namespace, or one of its own; the quiet client is in the
-default namespace, too, and then (second line) in another than any noise.
+the p99 of the broker's syncs meanwhile (the upper end of a bucket), and `bare` that of a process that only appends a few
+bytes and syncs them, a hundred times a second on the same disk (`noise_disk.py`): that part of an ack's wait is the disk's.
+Each noise meets a fresh broker, and runs at idle priority in the same session: it takes the cores that broker and quiet
+client leave, as if it came from other machines. The noise is in the default namespace, or one of its own; the quiet client
+is in the default namespace, too, and then (second line) in another than any noise. As root it waits for no core, as if it
+had a machine of its own, too.
 
 mosquitto, RabbitMQ and Apache Kafka meet noises of their own protocol (`noise_peers.py`).
 
@@ -40,7 +41,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.machine import data_directory, write_result
+from bench.machine import come_first, data_directory, write_result
 from bench.mqtt import Server, mosquitto
 from bench.noise_disk import Bare, beside
 from bench.noise_load import NOISES, mqtt, publish
@@ -79,7 +80,7 @@ class Waits:
 def listen(port: int, seconds: float, namespace: str = "") -> Waits:
     """The quiet client, for so long: it sends when it is due, whatever has come back."""
     waits = Waits()
-    with mqtt(port, "quiet", user=f"{namespace}:quiet" if namespace else "") as client:
+    with mqtt(port, "quiet", user=f"{namespace}:quiet" if namespace else "") as client, come_first():
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         began, sent, heard, answers = time.monotonic(), 0, 0, b""
         last = int(seconds / PERIOD_S)

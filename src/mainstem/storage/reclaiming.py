@@ -43,6 +43,10 @@ class Reclaimer:
     def idle(self) -> bool:
         return not self._waiting
 
+    @property
+    def full(self) -> bool:
+        return self._waiting >= FILES_MAX
+
     @contextlib.contextmanager
     def keeping(self, path: Path) -> Iterator[None]:
         """The block takes the file's name away. What had it is given back gently then, if that is worth it."""
@@ -118,10 +122,12 @@ RECLAIMER = Reclaimer()
 
 
 def remove_tree(directory: Path) -> None:
-    """As `shutil.rmtree` that ignores errors, with large files deleted gently. Not on the loop."""
+    """As `shutil.rmtree` that ignores errors, with large files deleted gently. Not on the loop: it waits where many are."""
     for folder, _, names in os.walk(directory, topdown=False):
         for name in names:
             path = Path(folder, name)
+            while RECLAIMER.full:
+                time.sleep(PAUSE_S)
             with contextlib.suppress(OSError), RECLAIMER.keeping(path):
                 path.unlink()
         with contextlib.suppress(OSError):
