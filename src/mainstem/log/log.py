@@ -228,8 +228,8 @@ class Log(Readable):
         if self.refusal is not None:
             raise self.refusal
         appended = self._append_batch(batch, head, route, origin, topic_id, owned=owned)
-        appended.prepared = prepared
-        self._adopts = self._adopts or prepared is not None
+        if prepared is not None:
+            appended.prepared, self._adopts = prepared, True
         return appended
 
     def append_large(self, record: LargeRecord, prepared: Path, route: TopicRef, ticket: Ticket, origin: int) -> None:
@@ -256,29 +256,31 @@ class Log(Readable):
         *,
         owned: bool = False,
     ) -> Appended:
-        ticket = Ticket(self)
-        data: list[Buffer] = []
+        ticket, count = Ticket(self), head.count
+        data: list[Buffer]
         held: tuple[Buffer, int] | None = None
         if self.held:
-            base, stamp = self._take_offsets(head.count), -1
+            base, stamp = self._take_offsets(count), -1
             held = batch if owned else bytearray(batch), topic_id
-            ref = FrameRef(base, head.count, stamp, len(batch))
+            data, size = [], len(batch)
         else:
-            base, stamp = self._take(head.count, stamps_more)
+            base, stamp = self._take(count, stamps_more)
             durable = self.engine.durable_offset
-            data = list(
-                make_frame(batch, self.id, base, stamp, durable, origin, topic_id, self.epoch, KIND_DATA, owned)
+            front, body = make_frame(
+                batch, self.id, base, stamp, durable, origin, topic_id, self.epoch, KIND_DATA, owned
             )
-            ref = FrameRef(base, head.count, stamp, sum(map(len, data)))
-        numbers = self._numbers(route, head.count)
-        ticket.base_offset, ticket.end_offset, ticket.stamp = base, base + head.count, stamp
+            data, size = [front, body], len(front) + len(body)
+        ref = FrameRef(base, count, stamp, size)
+        numbers = self._numbers(route, count) if self.index is not None else b""
+        ticket.base_offset, ticket.end_offset, ticket.stamp = base, base + count, stamp
         return self._add(
             Appended(self, data, ref, ticket, KIND_DATA, origin, None, None, route, numbers, stamps_more, held)
         )
 
     def _add(self, appended: Appended) -> Appended:
         self._pending.append(appended)
-        self._mark_dirty()
+        if not self._dirty:
+            self._mark_dirty()
         return appended
 
     def _numbers(self, route: TopicRef, count: int) -> bytes:

@@ -6,15 +6,6 @@ cdef class Intake:
     cdef int take(self, const uint8_t* data, Py_ssize_t size, int64_t time_ms) except -1
 
 
-cdef class Lent:
-    cdef object owner
-    cdef const uint8_t* at
-    cdef Py_ssize_t size
-
-
-cdef Lent lend(object owner, const uint8_t* at, Py_ssize_t size)
-
-
 cdef class SocketTransport:
     cdef Reactor reactor
     cdef PollSet poll_set
@@ -27,6 +18,9 @@ cdef class SocketTransport:
     cdef int fd
     cdef uint32_t watched
     cdef uint32_t heard
+    cdef Py_ssize_t wrote  # since it was last read
+    cdef Py_ssize_t said  # to it and by it until then, halved every 8 ms
+    cdef int64_t said_ms  # when it was halved
     cdef bint reading
     cdef bint deaf  # we said goodbye: what still comes is not heard
     cdef bint closing
@@ -40,6 +34,7 @@ cdef class SocketTransport:
     cdef int _measure(self) except -1
     cdef int _serve(self, uint32_t events, Py_ssize_t bytes_max) except -1
     cdef int _read(self, Py_ssize_t bytes_max) except -1
+    cdef bint _is_quiet(self, Py_ssize_t size, int64_t now_ms) noexcept
     cdef int _drain(self) except -1
     cdef int _watch(self) except -1
     cdef int _lose(self, object error) except -1
@@ -48,14 +43,17 @@ cdef class SocketTransport:
 cdef class PollSet:
     cdef Reactor reactor
     cdef str tenant
+    cdef uint64_t number
     cdef int epoll
     cdef Py_ssize_t sockets  # how many
     cdef uint64_t round  # that it had its last turn in
     cdef int events_max  # sockets that are served in one round: as many as there is time for
     cdef double ns_per_byte  # of its turns, with their ticks
+    cdef bint priced  # this turn is measured, for the last was large: the processor's time is a system call
 
     cdef int leave(self) except -1
     cdef double _part(self, double share)
+    cdef bint _is_alone(self, int64_t at_ns, ticker) except -1
     cdef Py_ssize_t _affordable(self, int64_t at_ns) noexcept
     cdef void _price(self, uint64_t size, int64_t took_ns) noexcept
 

@@ -13,15 +13,15 @@ from libc.errno cimport EAGAIN, EINTR, errno as errno_now
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
-from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
 
 from mainstem.broker.delivery._live cimport now_ns
+from mainstem.protocols._lent cimport piece_at, piece_size
 from mainstem.protocols._sockets cimport (
     EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_WR,
-    epoll_create1, epoll_ctl, epoll_event, epoll_wait, iovec, msghdr, recv, send, sendmsg, shutdown,
+    epoll_create1, epoll_ctl, epoll_event, epoll_wait, iovec, msghdr, processor_ns, recv, send, sendmsg, shutdown,
 )
 
-from mainstem.broker.delivery.ticker import SHARE_BYTES
+from mainstem.broker.delivery import ticker as ticking
 from mainstem.broker.delivery import turns
 from mainstem.protocols.loopback import stop_pacing
 
@@ -46,20 +46,18 @@ cdef enum:
     SHARED_TURN_NS = 1000000  # of the processor, for reading and the tick, while others are served, too
     SHARED_TURN_BYTES_MIN = 16 * 1024
     TURN_READS_MAX = 64  # that anyone asks for: 16 MiB
+    QUIET_MS = 8  # SHARE_BYTES in each of these, to it and from it, are not little
 
+cdef Py_ssize_t SHARE_BYTES = ticking.SHARE_BYTES
 cdef int64_t _company_until_ns = 0  # of all listeners: until then clients are about that need short turns
+cdef int64_t _sharing_until_ns = 0  # the same: until then more than one poll set is about
+cdef uint64_t _poll_sets = 0  # ever
+cdef uint64_t _latest = 0  # the number of the poll set that had the last turn
 
 ACCEPTS_MAX = 128  # in one turn, if there is time
 ACCEPT_AGAIN_S = 1.0  # when there are no file descriptors left
 FULL_AGAIN_S = 0.02  # when there are as many connections as may be: some may have ended, and we have not read it
 NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
-
-
-cdef inline int64_t processor_ns() noexcept nogil:
-    """That this thread had so far: a turn's price is what it costs, not how long others kept the processor."""
-    cdef timespec now
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now)
-    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
 
 
 cdef class Intake:
@@ -68,24 +66,6 @@ cdef class Intake:
     cdef int take(self, const uint8_t* data, Py_ssize_t size, int64_t time_ms) except -1:
         """They are gone when this returns. Returns how many messages it took and did not count elsewhere."""
         raise NotImplementedError
-
-
-cdef class Lent:
-    """Bytes that stay where they lie until a socket has taken them; their owner is kept for as long."""
-
-
-cdef Lent lend(object owner, const uint8_t* at, Py_ssize_t size):
-    cdef Lent lent = Lent.__new__(Lent)
-    lent.owner, lent.at, lent.size = owner, at, size
-    return lent
-
-
-cdef inline const uint8_t* piece_at(object piece) noexcept:
-    return (<Lent>piece).at if type(piece) is Lent else <const uint8_t*>PyBytes_AS_STRING(<bytes>piece)
-
-
-cdef inline Py_ssize_t piece_size(object piece) noexcept:
-    return (<Lent>piece).size if type(piece) is Lent else PyBytes_GET_SIZE(<bytes>piece)
 
 
 cdef class SocketTransport:
@@ -132,6 +112,7 @@ cdef class SocketTransport:
         while True:
             done = send(self.fd, data, min(size, PUSH_BYTES_MAX), MSG_DONTWAIT | MSG_NOSIGNAL)
             if done >= 0:
+                self.wrote += done
                 if self.protocol.meter is not None:
                     self.protocol.meter.wrote(done)
                 return done
@@ -212,6 +193,7 @@ cdef class SocketTransport:
                 self._lose(OSError(errno_now, os.strerror(errno_now)))
             return 0
         self.waiting_size -= done
+        self.wrote += done
         self.reactor.drained += done
         if self.protocol.meter is not None:
             self.protocol.meter.wrote(done)
@@ -275,6 +257,15 @@ cdef class SocketTransport:
         elif errno_now != EAGAIN and errno_now != EINTR:
             self._lose(OSError(errno_now, os.strerror(errno_now)))
         return 0
+
+    cdef bint _is_quiet(self, Py_ssize_t size, int64_t now_ms) noexcept:
+        """After a read: it has said and heard little lately, so it needs short turns. A flood in small pieces does not, nor does
+        whoever acks one."""
+        cdef int64_t halvings = (now_ms - self.said_ms) // QUIET_MS
+        if halvings:
+            self.said, self.said_ms = self.said >> halvings if 0 < halvings < 60 else 0, now_ms
+        self.said, self.wrote = self.said + size + self.wrote, 0
+        return self.said < 2 * SHARE_BYTES
 
     def pause_reading(self):
         self.reading = False
@@ -382,7 +373,9 @@ cdef class PollSet:
     """A namespace's sockets of one listener, behind one file descriptor of the loop's: so the loop serves poll sets by turns."""
 
     def __init__(self, Reactor reactor, str tenant):
-        self.reactor, self.tenant = reactor, tenant
+        global _poll_sets
+        _poll_sets += 1
+        self.reactor, self.tenant, self.number = reactor, tenant, _poll_sets
         self.events_max = EVENTS_MAX
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll < 0:
@@ -412,6 +405,15 @@ cdef class PollSet:
         self.round = reactor.round
         return share / max(share, reactor.largest)
 
+    cdef bint _is_alone(self, int64_t at_ns, ticker) except -1:
+        """No other namespace is about, no socket of the loop's, and nobody who needs short turns: each that is ready is read as
+        if it were the only one, for each piece costs a tick, a write and a sync."""
+        global _latest, _sharing_until_ns
+        if self.number != _latest or ticker.loop_read:
+            _latest, _sharing_until_ns, ticker.loop_read = self.number, at_ns + COMPANY_NS, False
+        ticker.alone = at_ns > max(_company_until_ns, _sharing_until_ns) and self.reactor.server.alone_bytes > 0
+        return ticker.alone
+
     cdef Py_ssize_t _affordable(self, int64_t at_ns) noexcept:
         """How many bytes a turn may have: whatever it likes while nobody else is about, then what takes a millisecond."""
         if at_ns > _company_until_ns or self.ns_per_byte * READ_BYTES * TURN_READS_MAX <= SHARED_TURN_NS:
@@ -435,10 +437,14 @@ cdef class PollSet:
             return
         cdef SocketTransport transport
         cdef bint more = False, waits = ready == events_max, quiet = False
-        cdef int64_t until_ns = now_ns() + SERVE_NS, began_ns = processor_ns()
+        cdef int64_t until_ns = now_ns() + SERVE_NS, began_ns = processor_ns() if self.priced else 0
         cdef uint64_t before
-        cdef Py_ssize_t slice_bytes, turn_bytes = <Py_ssize_t>(part * <Py_ssize_t>reactor.server.turn_bytes)
+        cdef Py_ssize_t size, slice_bytes, turn_bytes = <Py_ssize_t>(part * <Py_ssize_t>reactor.server.turn_bytes)
+        cdef Py_ssize_t whole_bytes = max(<Py_ssize_t>READ_BYTES, turn_bytes // ready)
         cdef object ticker = reactor.server.ticker, counters = reactor.server.counters
+        cdef bint alone = self._is_alone(until_ns, ticker)
+        if alone:
+            turn_bytes = reactor.server.alone_bytes
         turn_bytes = min(turn_bytes, <Py_ssize_t>ticker.ahead_bytes, self._affordable(until_ns))
         cdef bint ticks = ticker.begin_turn()
         reactor.second = reactor.server.deadlines.second
@@ -447,18 +453,21 @@ cdef class PollSet:
             slice_bytes = max(SLICE_BYTES_MIN, (turn_bytes - <Py_ssize_t>reactor.bytes_in) // ready)
             for n in range(ready):
                 transport = <SocketTransport>PyList_GET_ITEM(reactor.transports, events[n].data.u32)
+                if alone:
+                    slice_bytes = max(SLICE_BYTES_MIN, min(whole_bytes, turn_bytes - <Py_ssize_t>reactor.bytes_in))
                 try:
                     before = reactor.bytes_in
-                    if transport._serve(events[n].events, slice_bytes):
-                        more = waits = True
-                    elif 0 < reactor.bytes_in - before < SHARE_BYTES:
+                    more |= transport._serve(events[n].events, slice_bytes)
+                    size = reactor.bytes_in - before
+                    if size and transport._is_quiet(size, reactor.time_ms):
                         quiet = True
-                    if ticker.behind and reactor.bytes_in - before >= SHARE_BYTES and transport.reading:
+                    if size >= SHARE_BYTES and transport.reading and ticker.behind:
                         ticker.outrun(transport.protocol)
                 except Exception:
                     logger.exception("a connection failed and is closed")
                     transport._lose(None)
-                if n % SERVED_UNCLOCKED == SERVED_UNCLOCKED - 1 and n + 1 < ready and now_ns() > until_ns:
+                if n + 1 < ready and ((n % SERVED_UNCLOCKED == SERVED_UNCLOCKED - 1 and now_ns() > until_ns)
+                                      or (alone and <Py_ssize_t>reactor.bytes_in >= turn_bytes)):
                     # Only so many are asked for next time: the kernel tells of each once before it tells of one again.
                     self.events_max = n + 1
                     more = waits = True
@@ -467,7 +476,7 @@ cdef class PollSet:
                 break
             ready = epoll_wait(self.epoll, events, events_max, 0)
             rounds += 1
-        if waits:
+        if waits or more:
             reactor.largest_next = max(reactor.largest_next, share)
             if self.events_max < EVENTS_MAX and now_ns() < until_ns - SERVE_NS // 2:
                 self.events_max = min(2 * self.events_max, EVENTS_MAX)
@@ -480,8 +489,9 @@ cdef class PollSet:
         if quiet:
             _company_until_ns = until_ns + COMPANY_NS
             reactor.server.turns.company_until_ns = _company_until_ns
-        if bytes_in >= SHARED_TURN_BYTES_MIN:
+        if self.priced and bytes_in >= SHARED_TURN_BYTES_MIN:
             self._price(bytes_in, processor_ns() - began_ns)
+        self.priced = bytes_in >= SHARED_TURN_BYTES_MIN
 
 
 cdef class Reactor:

@@ -5,7 +5,8 @@ Elsewhere than on Linux epoll fails with ENOSYS and nobody calls it: the event l
 That way is tested on Linux; on macOS it is untried. `-DMAINSTEM_PORTABLE` compiles it here.
 """
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport int64_t, uint32_t
+from posix.time cimport CLOCK_THREAD_CPUTIME_ID, clock_gettime, timespec
 
 cdef extern from "sys/uio.h" nogil:
     cdef struct iovec:
@@ -58,3 +59,10 @@ cdef extern from * nogil:
 
 cdef extern from "unistd.h" nogil:
     int close_fd "close" (int fd)
+
+
+cdef inline int64_t processor_ns() noexcept nogil:
+    """That this thread had so far: a turn's price is what it costs, not how long others kept the processor."""
+    cdef timespec now
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now)
+    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec

@@ -34,6 +34,7 @@ logger = logging.getLogger("mainstem.connection")
 
 OUT_BYTES_MAX = 1024 * 1024
 TURN_BYTES = 256 * 1024
+ALONE_BYTES = 2 << 20
 LOOP_READ_BYTES = 128 * 1024  # of a socket that the loop reads (TLS, WebSocket): who brings so much may have more
 JOIN_BYTES_MAX = 64 * 1024  # below this one copy is cheaper than a vectored write
 LOGIN_ENDED = "its user was removed, or may no longer do what it was let in for"
@@ -53,6 +54,7 @@ class Ticker(Protocol):
 
     ahead_bytes: int  # that may be read in one turn
     on_turn: Callable[[], None] | None  # someone follows a message
+    loop_read: bool  # set where a socket of the loop's brought something
 
     def note_turn(self) -> None:
         """A socket is read, and a tick follows, while there is `on_turn`."""
@@ -158,6 +160,7 @@ class Server:
     protocol = ""  # that its clients speak, as logs and audits name it; the wiring sets it
     reads_in_place = False  # their `inbound` half takes bytes where they lie: see `reactor.py`
     turn_bytes = TURN_BYTES  # of a namespace's clients in one turn, where they are read in place
+    alone_bytes = ALONE_BYTES  # the same, while all clients are of one namespace and none has little to say; 0: no more
     forward: Forward | None = None  # to other cells of a cluster that has several; `porter.py`
     listener = ""  # its name, where it has that
     moves_between_requests = False  # its connections need no porter
@@ -498,6 +501,7 @@ class Connection(asyncio.Protocol):
         server = self.server
         self.heard_second = server.deadlines.second
         server.counters.bytes_in += len(data)
+        server.ticker.loop_read = True
         if server.ticker.on_turn is not None:
             server.ticker.note_turn()
         self.on_data(data)

@@ -16,8 +16,9 @@ by how many of its sockets are ready (512 at most, 1 KiB each at least). So one 
 slice while others wait, and a namespace with ten thousand connections no more than its turn. While several poll sets have
 more than they may read, the one with the largest share (`turns.share_of`) reads its whole turn, the others in proportion.
 
-While clients are about that have little to say, a turn is no longer than a millisecond: a poll set knows what a byte of it
-costs, with the tick, and reads so many fewer. Whoever floods alone is read in whole turns.
+While clients are about that have little to say and to hear, a turn is no longer than a millisecond: a poll set knows what a
+byte of it costs, with the tick, and reads so many fewer. Whoever floods alone is read in whole turns; while a namespace is
+alone each of its sockets is, `alone_bytes` together, and delivery's slices are four times as long.
 
 If no slice was filled, those that came meanwhile are read too, up to four times and 64 KiB in all: they share its tick. 128
 connections are accepted in a turn. What a socket does not take waits in its transport, the protocol is told beyond

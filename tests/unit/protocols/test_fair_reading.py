@@ -47,6 +47,7 @@ class Heard(Connection):
 class Reading(Server):
     reads_in_place = True
     turn_bytes = TURN
+    alone_bytes = 0
 
     def __init__(self, shares: dict[str, int]) -> None:
         super().__init__(Ticker(asyncio.get_running_loop()), connections_max=500)
@@ -123,6 +124,32 @@ async def test_whoever_is_alone_gets_the_whole_turn(reading: Reading) -> None:
     await reading.gather({"flood@one": BACKLOG})
     await reading.read(BACKLOG)
     assert [size for _, size in reading.order] == [TURN] * (BACKLOG // TURN)
+
+
+async def say_long_ago(reading: Reading) -> None:
+    """Of all that are connected `early` was the last that was read, and since then nobody."""
+    reading.named["early"].release(HOLD_QUEUE)
+    await until(lambda: len(reading.order) > 0)
+    read_s = time.monotonic()
+    await until(lambda: time.monotonic() > read_s + 0.3)
+    reading.order.clear()
+
+
+async def test_while_one_namespace_is_alone_each_of_its_connections_gets_a_whole_turn(reading: Reading) -> None:
+    reading.alone_bytes = 3 * BACKLOG
+    await reading.gather({"early@one": 10, **{f"{number}@one": BACKLOG for number in range(3)}})
+    await say_long_ago(reading)
+    await reading.read(3 * BACKLOG)
+    assert [size for _, size in reading.order] == [BACKLOG] * 3
+
+
+async def test_one_namespace_is_not_alone_while_another_is_read(reading: Reading) -> None:
+    reading.alone_bytes = 20 * BACKLOG
+    many = {f"{number}@noisy": BACKLOG // 4 for number in range(20)}
+    await reading.gather({**many, "alone@other": BACKLOG, "early@other": 10})
+    await say_long_ago(reading)
+    await reading.read(6 * BACKLOG)
+    assert reading.served(16 * TURN)["alone"] >= 4 * TURN
 
 
 async def test_a_turn_that_takes_long_ends_early_and_goes_on_with_those_it_left(reading: Reading) -> None:

@@ -21,7 +21,7 @@ SECONDS_MAX = 10.0
 
 
 class Ticker:
-    behind = False
+    behind = loop_read = False
     ahead_bytes = 1 << 20
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -365,6 +365,60 @@ async def test_while_others_speak_a_flood_is_read_in_turns_that_cost_a_milliseco
         assert await receive(quiet, 1) == b"!"
     sending.cancel()
     assert not reactor.HAS_EPOLL or sorted(sizes)[len(sizes) // 2] <= 64 * 1024
+
+
+async def test_whoever_acks_a_flood_is_no_reason_to_read_it_in_short_turns(serving: Serving) -> None:
+    flood, loud = await serving.connect()
+    acks, acking = await serving.connect()
+    sizes: list[int] = []
+
+    def take(data: bytes) -> None:
+        sizes.append(len(data))
+        until_s = time.thread_time() + len(data) * 50e-9
+        while time.thread_time() < until_s:
+            pass
+
+    async def ack() -> None:
+        await say(acks, b"!")
+        assert len(await receive(acks, 32 * 1024)) == 32 * 1024
+
+    loud.on_data = take  # type: ignore[method-assign]
+    acking.on_data = lambda data: acking.send(bytes(32 * 1024))  # type: ignore[method-assign]
+    await ack()  # before it nothing was sent to it
+    said_s = time.monotonic()
+    sending = asyncio.create_task(_send_for_ever(flood))
+    await until(lambda: len(sizes) > 20 and time.monotonic() > said_s + 0.3)
+    sizes.clear()
+    for _ in range(20):
+        await ack()
+    sending.cancel()
+    assert not reactor.HAS_EPOLL or max(sizes) > 64 * 1024
+
+
+async def test_nor_is_a_flood_that_comes_in_small_pieces(serving: Serving) -> None:
+    flood, loud = await serving.connect()
+    sizes: list[int] = []
+
+    def take(data: bytes) -> None:
+        sizes.append(len(data))
+        until_s = time.thread_time() + len(data) * 50e-9
+        while time.thread_time() < until_s:
+            pass
+
+    async def drip() -> None:
+        client, echo = await serving.connect()
+        echo.on_data = echo.send  # type: ignore[method-assign]
+        while True:
+            await say(client, bytes(4000))
+            await receive(client, 4000)
+
+    loud.on_data = take  # type: ignore[method-assign]
+    said_s = time.monotonic()
+    sending = asyncio.create_task(_send_for_ever(flood)), asyncio.create_task(drip())
+    await until(lambda: len(sizes) > 20 and time.monotonic() > said_s + 0.5)
+    for task in sending:
+        task.cancel()
+    assert not reactor.HAS_EPOLL or max(sizes[len(sizes) // 2 :]) > 64 * 1024
 
 
 async def _send_for_ever(client: socket.socket) -> None:

@@ -37,6 +37,7 @@ CHECKPOINT_QUIET_S = 1.0
 COMMITTER_THREADS = 2
 BEHIND_BYTES = 64 << 10  # written and not yet delivered: beyond it those who bring SHARE_BYTES at once wait
 BEHIND_NS = 8 * SLICE_NS
+ALONE_SLICES = 4  # for whom nobody waits: every slice ends with a system call for each who received something
 AHEAD_BYTES_MAX = 4 << 20  # in one turn, of those whose messages few listen to
 SHARE_BYTES = 4 << 10
 WAITING_BYTES_MAX = 4 << 20  # beyond it all publishers wait
@@ -88,6 +89,8 @@ class Ticker:
         self.unsynced_bytes_max = UNSYNCED_BYTES_TOTAL_MAX  # of all logs; each has its own limit beside it
         self.pressed = False  # more is unsynced than may be: publishers call `press` and are held until it is less
         self.slice_ns = SLICE_NS  # 0: all at once
+        self.alone = False  # those that are read are of one namespace, and none has little to say: slices may be longer
+        self.loop_read = False  # a socket that the loop itself reads brought something since that was found
         self.ahead_bytes = AHEAD_BYTES_MAX  # that may be read in one turn: as much as is delivered in BEHIND_NS
         self.behind = False  # more waits to be delivered than should: who publishes much calls `outrun`
         self.is_crowded: Callable[[], bool] = lambda: False  # so much waits to be flushed that delivery waits for it
@@ -215,7 +218,8 @@ class Ticker:
             self._run_after()
         if self._connections or self._receivers:
             self._flush()
-        if appended or self._written_ns:
+        dispatcher = self._dispatcher
+        if self._written_ns or (appended and (dispatcher.delivered != delivered or dispatcher.waiting_bytes)):
             self._time_delivery(delivered)
         if self.on_turn is not None:
             self.on_turn()
@@ -241,12 +245,15 @@ class Ticker:
         if left:
             self._receivers[:0] = left
 
+    def _slice_ns(self) -> int:
+        return ALONE_SLICES * self.slice_ns if self.alone and not self.loop_read else self.slice_ns
+
     def _until_ns(self) -> int:
-        return time.monotonic_ns() + self.slice_ns if self.slice_ns else 0
+        return time.monotonic_ns() + self._slice_ns() if self.slice_ns else 0
 
     def _flush_until_ns(self) -> int:
         """A slice after delivery's, which may have taken longer: then half of one."""
-        now_ns, slice_ns = time.monotonic_ns(), self.slice_ns
+        now_ns, slice_ns = time.monotonic_ns(), self._slice_ns()
         return min(now_ns + slice_ns, max(now_ns + slice_ns // 2, self._began_ns + 2 * slice_ns)) if slice_ns else 0
 
     def _run_after(self) -> None:

@@ -8,7 +8,8 @@ from libc.string cimport memcmp, memcpy
 from mainstem.broker.delivery._live cimport RecordRef
 from mainstem.codec._batch cimport next_header, put_u16, put_u32, put_u64
 from mainstem.protocols._outgoing cimport Outgoing
-from mainstem.protocols._reactor cimport SocketTransport, lend
+from mainstem.protocols._lent cimport lend
+from mainstem.protocols._reactor cimport SocketTransport
 
 cdef enum:
     FRAME_METHOD = 1

@@ -63,7 +63,7 @@ class AmqpServer(Server):
     """The TCP listener."""
 
     reads_in_place = True
-    turn_bytes = TURN_BYTES
+    turn_bytes = alone_bytes = TURN_BYTES
 
     def __init__(self, broker: Broker, config: Any) -> None:
         super().__init__(broker.ticker, connections_max=config.limits.connections_max)

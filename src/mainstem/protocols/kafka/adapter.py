@@ -315,8 +315,10 @@ class KafkaConnection(Connection):
         large = channel.expecting
         if self._take(self.channel.filled(size)) == 1 and len(self.server.connections) <= FEW_CONNECTIONS:
             self.service.broker.ticker.write_early()
-        if self.service.broker.ticker.behind and size >= SHARE_BYTES:
-            self.service.broker.ticker.outrun(self)
+        ticker = self.service.broker.ticker
+        ticker.loop_read = True
+        if size >= SHARE_BYTES and ticker.behind:
+            ticker.outrun(self)
         if channel.kept_bytes > NOTED_MIN or self.unfinished:
             self.service.unfinished.note(self, channel.kept_bytes)
         if ((large and not channel.filling) or size >= LOOP_READ_BYTES) and not self.closing:

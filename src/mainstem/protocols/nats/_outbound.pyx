@@ -9,7 +9,8 @@ from libc.string cimport memcmp, memcpy
 
 from mainstem.broker.delivery._live cimport RecordRef, Sink
 from mainstem.protocols._outgoing cimport Outgoing
-from mainstem.protocols._reactor cimport SocketTransport, lend
+from mainstem.protocols._lent cimport lend
+from mainstem.protocols._reactor cimport SocketTransport
 
 from mainstem.model.topic import nats_subject
 from mainstem.model.topic_filter import matches

@@ -76,6 +76,10 @@ def _to_open(request: Request) -> list[Opened]:
     """Batches with many or compressed records that must be looked at, by the topic's rules or for its live readers; and
     what comes behind such on a connection."""
     waits = request.connection.opening.locked()
+    if not waits and not any(
+        _is_large(part.records) for data in request.body.topic_data for part in data.partition_data
+    ):
+        return []  # whatever its topics ask for, the loop can do it
     found: list[Opened] = []
     large = waits
     for data in request.body.topic_data:
@@ -105,7 +109,7 @@ def _log_of(topic: KafkaTopic | None, part: Any) -> Log | None:
 
 
 def _is_large(batch: Any) -> bool:
-    return len(batch) > OPEN_BYTES_MAX or is_compressed(batch)
+    return bool(batch) and (len(batch) > OPEN_BYTES_MAX or is_compressed(batch))
 
 
 def _is_owned(batch: Any) -> bool:

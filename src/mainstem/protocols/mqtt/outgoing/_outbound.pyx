@@ -9,7 +9,8 @@ from libc.string cimport memcmp, memcpy, memset
 
 from mainstem.broker.delivery._live cimport RecordRef, Sink
 from mainstem.codec._batch cimport put_u16
-from mainstem.protocols._reactor cimport SocketTransport, lend
+from mainstem.protocols._lent cimport lend
+from mainstem.protocols._reactor cimport SocketTransport
 from mainstem.protocols.mqtt.outgoing._encoder cimport Encoder, Grant
 from mainstem.protocols.mqtt.wire._codes cimport (
     PACKET_ID_NOT_FOUND, PROTOCOL_ERROR, PUBACK, PUBCOMP, PUBREC, PUBREL, SUCCESS,
