@@ -234,7 +234,7 @@ def test_what_cannot_be_taken_back_is_asked_for_on_a_terminal() -> None:
         done = subprocess.run(command, stdin=theirs, capture_output=True, text=True, timeout=60, check=False)
         os.close(ours)
         os.close(theirs)
-        assert "Forget view asked-for?" in done.stdout
+        assert "Delete view asked-for?" in done.stdout
         assert done.returncode == code, done.stderr
 
 

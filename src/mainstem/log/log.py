@@ -318,10 +318,12 @@ class Log(Readable):
         self.held = True
 
     def reserve_first(self) -> None:
-        """In a thread, while it is held: the fsyncs of its first offsets keep nobody waiting then."""
+        """In a thread, while it is held with what a publish brought: the fsyncs of its first offsets keep nobody waiting
+        then. A log that nothing waits for stays without a file."""
         with self._reserving:
-            if self.held and not self._closed and not self._pace.used:
-                end = self.next_offset + sum(gather.count for gather in tuple(self._open))
+            gathered = sum(gather.count for gather in tuple(self._open))
+            if gathered and self.held and not self._closed and not self._pace.used:
+                end = self.next_offset + gathered
                 self._reservation.extend(end + self._pace.next(end, self._stamps.now_ms()), self.epoch)
 
     def release_writes(self) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition
 
+from mainstem.broker.delivery import turns
 from mainstem.protocols.kafka import wire
 from mainstem.protocols.kafka.adapter import KafkaConnection
 from mainstem.protocols.kafka.errors import ErrorCode
-from mainstem.protocols.kafka.handlers import fetch
 from mainstem.protocols.kafka.messages import FetchRequest, MetadataRequest
 from mainstem.testing import Broker
 from tests.protocol.kafka.clients import admin, create_topic, unique
@@ -29,6 +29,11 @@ class Quick:
         self.taken: list[bool] = []
 
 
+def set_slice(monkeypatch: pytest.MonkeyPatch, slice_ns: int) -> None:
+    monkeypatch.setattr(turns, "SLICE_NS", slice_ns)
+    monkeypatch.setattr(turns, "SHORT_SLICE_NS", slice_ns)
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> Quick:
     switch, ordinary = Quick(), KafkaConnection._take_quickly
@@ -38,7 +43,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Quick:
         return switch.taken[-1]
 
     monkeypatch.setattr(KafkaConnection, "_take_quickly", take)
-    monkeypatch.setattr(fetch, "SLICE_NS", 60 * 10**9)  # on a busy machine the ordinary handler would answer with less
+    set_slice(monkeypatch, 60 * 10**9)  # on a busy machine the ordinary handler would answer with less
     return switch
 
 
@@ -135,7 +140,7 @@ def test_what_has_nothing_to_send_or_an_error_to_tell_is_left_to_the_ordinary_ha
 def test_many_empty_partitions_beside_a_full_one_are_all_told_of(
     broker: Broker, quick: Quick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "SLICE_NS", 0)  # looking through the empty ones takes longer than a slice
+    set_slice(monkeypatch, 0)  # looking through the empty ones takes longer than a slice
     name = unique("plain-fetch-wide")
     create_topic(broker, name, partitions=60)
     with RawClient(broker) as raw:

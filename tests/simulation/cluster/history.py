@@ -71,6 +71,7 @@ class ClusterHistory(History):
         self.writer = TransactionWriter(self.machine, self.rng)
         self.crashes_left = self.rng.randint(2, 4)
         self.operations = self.snapshots = self.woken = self.handed_over = 0
+        self.burst_at = self.twice_at = self.forget_at = 0  # scripts of a broker by itself
         self.snapshotting = False
 
     def run(self) -> None:

@@ -77,10 +77,10 @@ def cursor_alter(context: click.Context, /, name: str, url: str, **given: Any) -
 @yes_option
 @url_option
 def cursor_rm(name: str, kind: str | None, yes: bool, url: str) -> None:
-    """Forget a cursor; the records stay in the log. A session's client must be away, a group's members too."""
+    """Delete a cursor; the records stay in the log. A session's client must be away, a group's members too."""
     api = Api(url)
     _, kind = _find(api, name, kind)
-    confirm(f"Forget {kind} {name} and where it stands?", yes)
+    confirm(f"Delete {kind} {name} and where it stands?", yes)
     api.delete(f"/v1/{PATHS[kind]}/{segment(name)}")
     click.echo(f"removed {kind} {name}")
 

@@ -165,8 +165,8 @@ def queue_redrive(name: str, position: int | None, url: str) -> None:
 @yes_option
 @url_option
 def queue_discard(name: str, position: tuple[int, ...], yes: bool, url: str) -> None:
-    """Forget dead letters that a queue keeps. The records stay in the log."""
-    confirm(f"Forget {counted(len(position), 'dead letter') if position else 'all dead letters'} of {name}?", yes)
+    """Delete dead letters that a queue keeps. The records stay in the log."""
+    confirm(f"Delete {counted(len(position), 'dead letter') if position else 'all dead letters'} of {name}?", yes)
     body = {"positions": [str(one) for one in position]} if position else {}
     answer = Api(url).post(f"/v1/queues/{segment(name)}/discard", body)
     click.echo(f"{counted(answer['discarded'], 'dead letter')} of {name} discarded")
@@ -255,7 +255,7 @@ group.add_command(group_reset, "alter")
 @yes_option
 @url_option
 def group_rm(name: str, yes: bool, url: str) -> None:
-    """Forget a group and its offsets."""
-    confirm(f"Forget group {name} and its offsets?", yes)
+    """Delete a group and its offsets."""
+    confirm(f"Delete group {name} and its offsets?", yes)
     Api(url).delete(f"/v1/groups/{segment(name)}")
     click.echo(f"removed group {name}")

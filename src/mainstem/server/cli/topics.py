@@ -277,8 +277,8 @@ def view_alter(name: str, _: tuple[str, ...]) -> None:
 @yes_option
 @url_option
 def view_rm(name: str, yes: bool, url: str) -> None:
-    """Forget a view; its records stay."""
-    confirm(f"Forget view {name}?", yes)
+    """Delete a view; its records stay."""
+    confirm(f"Delete view {name}?", yes)
     Api(url).delete(f"/v1/views/{segment(name)}")
     click.echo(f"removed view {name}")
 
