@@ -109,7 +109,7 @@ class Inbound:
         self._received: set[int] = set()
         self._aliases: dict[int, bytes] = {}
         self._runs: deque[AckRun] = deque()
-        self._completions: list[tuple[int, int, int]] = []
+        self._completions = AckRun(None)
         self._time_ms = 0
 
     @property
@@ -345,7 +345,7 @@ class Inbound:
             return
         self._received.discard(packet_id)
         if self.durable:
-            self._completions.append((Packet.PUBCOMP, packet_id, 0))
+            self._completions.acks.append((Packet.PUBCOMP, packet_id, 0))
             self.waiting = True
         else:
             self.unacked -= 1
@@ -357,16 +357,18 @@ class Inbound:
         if not self.waiting and not self._runs:
             self.outbound.write_ack(Packet.PUBCOMP << 4, packet_id, reason)
             return
-        acks = self._completions if self.waiting else self._runs[-1].acks
-        acks.append((Packet.PUBCOMP, packet_id, reason))
+        run = self._completions if self.waiting else self._runs[-1]
+        run.repeated.append(len(run.acks))
+        run.acks.append((Packet.PUBCOMP, packet_id, reason))
         self.unacked += 1  # which sending it takes back
 
     def complete(self, ticket: Ticket) -> None:
         """The PUBCOMPs of the releases since the last call leave when `ticket` is stable."""
-        completions, self._completions = self._completions, []
+        completions, self._completions = self._completions, AckRun(None)
         self.waiting = False
-        if completions:
-            self._queue(AckRun(ticket, completions))
+        if completions.acks:
+            completions.ticket = ticket
+            self._queue(completions)
 
     def answer(self, ticket: Ticket | None, qos: int, packet_id: int, reason: int = 0) -> None:
         """Acknowledge a publish that came as an event, after `ticket` if there is one, in its turn."""
@@ -416,7 +418,7 @@ class Inbound:
         untold = self.version != 5
         for n, (kind, packet_id, reason) in enumerate(run.acks):
             if kind == Packet.PUBCOMP:
-                if reason == 0:
+                if n not in run.repeated:
                     untold = True
                     self._received.add(packet_id)
                 continue
@@ -446,7 +448,7 @@ class Inbound:
 
     def released_ids(self) -> list[int]:
         """Packet identifiers whose PUBREL came since the last `complete`."""
-        return [packet_id for _, packet_id, _ in self._completions]
+        return [packet_id for _, packet_id, _ in self._completions.acks]
 
     def restore_received(self, ids: Iterable[int]) -> None:
         """A session goes on: these were received and not yet released."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mainstem.model.errors import Overloaded
@@ -87,8 +87,15 @@ def reads(draw: st.DrawFn) -> tuple[int, bool, list[bytes]]:
     return version, draw(st.booleans()), pieces
 
 
+# A PUBREL of which nothing is known waits behind a publish that cannot be written, and no QoS 2 publish ever came.
+UNKNOWN_RELEASE = encode_packet(3, 2, encode_text(b"a"), b"\0\1", b"x") + encode_packet(6, 2, b"\0\7")
+
+
 @settings(max_examples=600, deadline=None)
 @given(reads(), st.booleans())
+@example((4, True, [UNKNOWN_RELEASE]), True)
+@example((4, False, [UNKNOWN_RELEASE]), True)
+@example((5, True, [UNKNOWN_RELEASE]), True)
 def test_whatever_comes_in(read: tuple[int, bool, list[bytes]], fails: bool) -> None:
     version, durable, pieces = read
     plain, compiled = (Bench(way, version=version, durable=durable) for way in ("plain", "compiled"))

@@ -35,7 +35,8 @@ cdef enum:
 cdef class AckRun:
     """Acks that wait for one ticket: each is kind (4 bits), repeated (4), reason (8), packet identifier (16).
 
-    The answer to a repeated publish waits here for its turn only: its record came with another ticket, or long ago.
+    The answer to a repeated publish waits here for its turn only: its record came with another ticket, or long ago. So does
+    that to a PUBREL of which nothing is known, or whose first answer waits.
     """
 
     def __cinit__(self, Ticket ticket):
@@ -103,7 +104,7 @@ cdef class Receipts(Intake):
         if run is None:
             self.outbound.write_ack(PUBCOMP << 4, packet_id, reason)
         else:
-            run.add(<uint32_t>(PUBCOMP << 28) | <uint32_t>(reason << 16) | packet_id)
+            run.add(<uint32_t>(PUBCOMP << 28) | <uint32_t>REPEATED | <uint32_t>(reason << 16) | packet_id)
             self.unacked += 1  # which sending it takes back
         return 0
 
@@ -181,15 +182,14 @@ cdef class Receipts(Intake):
     cdef bint _undo(self, AckRun run) except -1:
         """What the run answers was not written: nothing of it counts. True: no answer can say so."""
         cdef bint untold = self.version != 5, known
-        cdef int n, packet_id, kind, bit, reason
+        cdef int n, packet_id, kind, bit
         for n in range(run.count):
             packet_id = run.acks[n] & 0xFFFF
             kind = run.acks[n] >> 28
-            reason = run.acks[n] >> 16 & 0xFF
             bit = 1 << (packet_id & 7)
             known = self.received != NULL and self.received[packet_id >> 3] & bit
             if kind == PUBCOMP:
-                if reason == 0:  # it is not released
+                if not run.acks[n] & REPEATED:  # it is not released
                     untold = True
                     if not known:
                         self.received[packet_id >> 3] |= bit
