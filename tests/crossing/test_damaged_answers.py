@@ -124,15 +124,17 @@ def test_every_reader_gets_every_record_unchanged(
 ) -> None:
     for name, value in server.environment.items():
         monkeypatch.setenv(name, value)
-    store = (f"tier.store=s3://bucket/{uuid.uuid4().hex}", f"tier.endpoint={proxy.endpoint}", "tier.timeout_ms=5s")
+    store = (f"tier.store=s3://bucket/{uuid.uuid4().hex}", "tier.timeout_ms=5s")
     settings = (*store, BUNDLES, *(f"topics.{one}" for one in KINDS[kind]))
+    direct, through_the_proxy = (f"tier.endpoint={one.endpoint}" for one in (server, proxy))
     wanted = readers(kind)
-    with Broker(*settings, engine="object" if kind == "engine" else "segment", data=tmp_path / "data") as broker:
+    engine = "object" if kind == "engine" else "segment"
+    with Broker(*settings, direct, engine=engine, data=tmp_path / "data") as broker:
         publish(broker, wanted)
         if kind != "engine":
             move_all_to_the_store(broker)
     proxy.faults["GET"] = "" if fault == "cut" else fault  # a start meets them, too
-    with Broker(*settings, engine="object" if kind == "engine" else "segment", data=tmp_path / "data") as broker:
+    with Broker(*settings, through_the_proxy, engine=engine, data=tmp_path / "data") as broker:
         forget_what_is_here(broker)
         gets, proxy.faults["GET"] = proxy.requests["GET"], fault
         proxy.forget()
