@@ -31,7 +31,7 @@ from tests.simulation.queue_worker import QueueWorker
 from tests.simulation.transaction_writer import TransactionWriter
 
 OPERATIONS = 50
-HEAL_ROUNDS = 400
+HEAL_ROUNDS = 1600  # of a client that takes one message at a time: four for each of the hundreds it is owed
 BURST = 60  # messages at once: a client's first 31 identifiers are then given out twice, and more
 BURST_ROUNDS = 40
 RETAINED_TOPICS = ("r/1", "own/r2")
@@ -312,6 +312,7 @@ class History:
         self.machine.disk.cut_power_after(-1)
         for client in self.clients:
             client.connect()
+        self.worker.act(eager=True)  # what it holds would go back meanwhile: that takes long
         self.until(lambda: all(client.idle for client in self.clients))
         self.until(lambda: not self.writer.asking)
         self.writer.lose()
