@@ -118,7 +118,7 @@ def versions_line() -> str:
 
 def write_result(name: str, title: str, output: str) -> Path:
     """Put a bench's output into bench/results/<name>.md; what it missed is said above the figures."""
-    missed = [line.strip() for line in output.splitlines() if "MISSED" in line]
+    missed = [line for line in output.splitlines() if "MISSED" in line or "SLOWER" in line]
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.md"
     head = [
