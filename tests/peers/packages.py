@@ -1,19 +1,29 @@
-"""Packages of public registries that carry their project's own suite, in a cache outside the checkout."""
+"""Packages of public registries that carry their project's own suite, in a cache outside the checkout.
+
+The registries' own clients fetch them, from wherever this machine has them configured to.
+"""
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
-import httpx
-
 from tests.protocol.kafka.java_clients import CACHE
 
-DOWNLOAD_S_MAX = 120
+DOWNLOAD_S_MAX = 300
 BUILD_S_MAX = 900
+CARGO_TOML = """[package]
+name = "suites"
+version = "0.0.0"
+edition = "2021"
+[lib]
+path = "lib.rs"
+[dependencies]
+{name} = "={version}"
+"""
 
 
 class Unavailable(Exception):
@@ -22,17 +32,28 @@ class Unavailable(Exception):
 
 def crate(name: str, version: str) -> Path:
     """A folder of its own with a crate's files."""
-    return _unpacked(f"https://static.crates.io/crates/{name}/{name}-{version}.crate", f"{name}-{version}")
+    folder = _made(f"{name}-{version}")
+    if not (folder / "vendor").exists():
+        (folder / "Cargo.toml").write_text(CARGO_TOML.format(name=name, version=version.partition("+")[0]))
+        (folder / "lib.rs").touch()
+        _fetch(folder, "cargo", "vendor", "--quiet", "fetched")
+        (folder / "fetched").rename(folder / "vendor")
+    return folder / "vendor" / name
 
 
 def source_of_python(name: str, version: str) -> Path:
-    """What a project published on PyPI, before it was built."""
-    archive = f"{name.replace('-', '_')}-{version}"
-    page = _get(f"https://pypi.org/simple/{name}/").text
-    found = re.search(rf'href="([^"#]*/{re.escape(archive)}\.tar\.gz)', page)
-    if found is None:
-        raise Unavailable(f"PyPI has no source of {name} {version}")
-    return _unpacked(found[1], archive)
+    """What a project published as source, before it was built."""
+    folder = _made(f"{name}-{version}")
+    if not (folder / "source").exists():
+        kind = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation")
+        _fetch(folder, sys.executable, "-m", "pip", "download", "--quiet", *kind, "--dest", ".", f"{name}=={version}")
+        (archive,) = folder.glob("*.tar.gz")
+        with tarfile.open(archive) as found:
+            found.extractall(folder / "unpacked", filter="data")
+        archive.unlink()
+        (folder / "unpacked").rename(folder / "source")
+    (sources,) = (folder / "source").iterdir()
+    return sources
 
 
 def build(folder: Path, done: Path, *commands: list[str]) -> None:
@@ -44,20 +65,18 @@ def build(folder: Path, done: Path, *commands: list[str]) -> None:
         assert ran.returncode == 0, f"{' '.join(command)}: {ran.stdout[-2_000:]}{ran.stderr[-2_000:]}"
 
 
-def _unpacked(address: str, name: str) -> Path:
+def _made(name: str) -> Path:
     folder = CACHE / "suites" / name
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        archive = folder.with_suffix(".tar.gz.part")
-        archive.write_bytes(_get(address).content)
-        with tarfile.open(archive) as found:
-            found.extractall(folder.parent, filter="data")
-        archive.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _get(address: str) -> httpx.Response:
+def _fetch(folder: Path, *command: str) -> None:
+    if shutil.which(command[0]) is None:
+        raise Unavailable(f"{command[0]} is not installed")
     try:
-        return httpx.get(address, timeout=DOWNLOAD_S_MAX, follow_redirects=True).raise_for_status()
-    except httpx.HTTPError as error:
-        raise Unavailable(f"{address}: {error}") from error
+        ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=DOWNLOAD_S_MAX, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{' '.join(command)} took more than {DOWNLOAD_S_MAX} s") from error
+    if ran.returncode:
+        raise Unavailable(f"{' '.join(command)}: {ran.stderr[-300:]}")
