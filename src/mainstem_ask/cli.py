@@ -180,7 +180,7 @@ def search(
     now_ms = time.time_ns() // 1_000_000
     counts = bool(histogram or top)
     if follow and counts:
-        raise InvalidArgument("--follow tells hits; --histogram and --top count them", fix="leave one of them out")
+        raise InvalidArgument("--follow shows hits; --histogram and --top count them", fix="leave one of them out")
     asked = Asked(
         query,
         topic,

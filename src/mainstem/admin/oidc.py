@@ -176,7 +176,7 @@ class Oidc:
                 needed = ("issuer", "authorization_endpoint", "token_endpoint", "jwks_uri")
                 provider = {name: str(found[name]) for name in needed}
                 if provider["issuer"] != self._given.issuer:
-                    raise ValueError(f"it calls itself {provider['issuer']!r}")
+                    raise ValueError(f"its discovery document names the issuer {provider['issuer']!r}")
                 for name in needed:
                     check_source(provider[name])
             except (OSError, ValueError, KeyError, TypeError, ConfigError) as error:

@@ -129,7 +129,7 @@ async def permit(call: Call, vhost: str, name: str) -> tuple[int, Any]:
     known = vhost in user.namespaces and bool(had)
     if had and had != wanted and not user.admin and user.namespaces != (vhost,):
         raise InvalidArgument(
-            f"user {name} has other permissions in {', '.join(user.namespaces)}; they are the same in all its vhosts",
+            f"user {name} has other permissions in {', '.join(user.namespaces)}; a user has the same in every vhost",
             fix=f"mainstem user describe {name}",
         )
     # A user that was never permitted anything is in `/` only because it must be somewhere.

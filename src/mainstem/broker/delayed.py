@@ -88,7 +88,7 @@ class Delayed:
     ) -> Ticket:
         """Append to `topic` when it is `due_ms`; the ticket is released when the promise is durable."""
         if len(self._entries) >= DELAYED_MAX:
-            raise Overloaded(f"{DELAYED_MAX} messages are delayed already", fix="let some become due")
+            raise Overloaded(f"{DELAYED_MAX} messages are delayed already", fix="wait until some of them are due")
         self._listen(namespace)
         plan = _HEAD.pack(due_ms, origin, flags, len(topic)) + topic + (b"" if key is None else b"\1" + key)
         return namespace.publish(TOPIC, value, headers=[(HEADER, plan), *headers], time_ms=time_ms)

@@ -43,7 +43,7 @@ def decode_staged(data: bytes | memoryview) -> Iterator[StagedBatch]:
     """The items in order; CorruptFrame, before the first, if the whole does not validate."""
     view = memoryview(data)
     if len(view) < HEAD.size + 4 or crc32c(view[:-4]) != int.from_bytes(view[-4:], "big"):
-        raise CorruptFrame("staged data does not validate: its checksum is wrong")
+        raise CorruptFrame("staged data is damaged: its checksum does not match")
     magic, count = HEAD.unpack_from(view)
     if magic != MAGIC:
         raise CorruptFrame("staged data does not begin with MSG1")

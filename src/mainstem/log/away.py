@@ -98,7 +98,7 @@ async def when_local(read: Callable[[], T]) -> T:
                 if damaged:
                     raise
                 damaged = True  # the next run meets it, too, and returns what lies before it
-    raise Overloaded(f"a read met frames that lie elsewhere {RUNS_MAX} times", fix="read less at once")
+    raise Overloaded(f"one read needs more than {RUNS_MAX} downloads from the object store", fix="read less at once")
 
 
 def bring(missing: NotLocal, again: Callable[[], None]) -> None:

@@ -134,7 +134,7 @@ class NamesFile:
         for number in removed:
             _forget(number, topics, state)
         if not topics.put_all(names):
-            raise CorruptFrame(f"{self._path}: a block's names do not add up")
+            raise CorruptFrame(f"{self._path}: a block's count of names does not match its content")
         state.chunks.update(written)
         state.start_offset, state.covered_end = start, covered
         self.generation = generation

@@ -66,7 +66,7 @@ class PostgresSession:
             raise ConfigError(f"PostgreSQL's address: {error}", fix="postgresql://USER@HOST/DATABASE") from error
         except asyncpg.ReadOnlySQLTransactionError as error:  # it was the primary, or will be
             self.drop()
-            raise Overloaded(f"PostgreSQL takes no changes: {error}", fix="name all servers: HOST1,HOST2") from error
+            raise Overloaded(f"PostgreSQL accepts no writes: {error}", fix="name all servers: HOST1,HOST2") from error
         except (OSError, TimeoutError, asyncpg.InterfaceError, asyncpg.PostgresConnectionError) as error:
             self.drop()
             raise Overloaded(f"PostgreSQL does not answer: {_words(error)}", fix=FIX.format(dsn="DSN")) from error

@@ -35,5 +35,5 @@ def checked_dump(data: bytes | bytearray | memoryview) -> tuple[int, int, memory
     if magic != DUMP_MAGIC or version != DUMP_VERSION:
         raise CorruptFrame(f"not a topic dictionary of version {DUMP_VERSION}: {bytes(view[:8])!r}")
     if zlib.crc32(view[DUMP_HEAD.size :]) != checksum or count >= max(end, 1):
-        raise CorruptFrame("the topic dictionary is damaged: its checksum does not hold")
+        raise CorruptFrame("the topic dictionary is damaged: its checksum does not match")
     return count, end, view[head_size:]

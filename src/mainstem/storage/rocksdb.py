@@ -363,9 +363,7 @@ class RocksDbEngine:
         self._health.check()
         free = REAL_DISK.free_bytes(self._directory)
         if free < size + FREE_BYTES_MIN:
-            raise DiskFull(
-                f"{self._directory}: {free} bytes are free, RocksDB is given none of the last {FREE_BYTES_MIN}"
-            )
+            raise DiskFull(f"{self._directory}: {free} bytes are free, RocksDB may not use the last {FREE_BYTES_MIN}")
 
     def _break(self, what: str, error: Exception) -> NoReturn:
         self._health.fail(f"{self._directory}: {what}", error)

@@ -74,7 +74,7 @@ class Found:
 class Search:
     def __init__(self, asked: Asked, connection: Connection, permit: Permit | None = None) -> None:
         if not 0 <= asked.limit <= LIMIT_MAX:
-            raise InvalidArgument(f"a search tells at most {LIMIT_MAX} hits, not {asked.limit}")
+            raise InvalidArgument(f"a search shows at most {LIMIT_MAX} hits, not {asked.limit}")
         if asked.bucket_ms < 0:
             raise InvalidArgument("a bar of the histogram must have a width")
         self._asked, self._connection, self._permit = asked, connection, permit

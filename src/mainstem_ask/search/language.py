@@ -95,7 +95,7 @@ def parse_query(text: str) -> Node:
         return EVERYTHING
     found = parser.either(0)
     if parser.kind:
-        raise parser.wrong(f"{parser.token!r} is one too many")
+        raise parser.wrong(f"{parser.token!r} is not expected here")
     return found
 
 

@@ -246,7 +246,7 @@ class Rest:
 
         place, location = (*_space(space), str(body["name"])), str(body["metadata-location"])
         if body.get("overwrite"):
-            raise ValueError("a table is registered under a name that is free: overwrite is not taken")
+            raise ValueError("overwrite is not supported: register the table under a name that is free")
         self._check_place(location)
         if self._catalog.namespace_exists(place[:-1]) and self._catalog.table_exists(place):
             raise iceberg.TableAlreadyExistsError(f"Table already exists: {'.'.join(place)}")
@@ -386,7 +386,7 @@ class Rest:
     def _check_properties(properties: Mapping[str, Any]) -> None:
         for name in properties:
             if name.startswith(CHOOSING):
-                raise PermissionError(f"property {name} is not taken: it says how or where files are opened")
+                raise PermissionError(f"property {name} is refused: it says how or where files are opened")
 
     @staticmethod
     def _check_format(version: Any) -> None:

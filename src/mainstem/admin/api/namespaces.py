@@ -46,7 +46,9 @@ async def add_namespace(call: Call) -> NamespaceRow:
     broker, cluster, name = call.running.broker, call.running.cluster, call.body["name"]
     cell = call.body.get("cell") or ""
     if cell and cluster is None:
-        raise InvalidArgument("this broker is alone and has no cells", fix=f"mainstem namespace add {name}")
+        raise InvalidArgument(
+            "this broker is not part of a cluster and has no cells", fix=f"mainstem namespace add {name}"
+        )
     if cluster is not None and not cell and call.running.config.cluster.cells == "per-namespace":
         cell = NEW_CELL
     if cell and name not in broker.namespaces:

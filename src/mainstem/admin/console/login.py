@@ -103,7 +103,7 @@ async def _form_of(request: Request) -> _Form:
             if len(data) > FORM_BYTES_MAX:  # nobody is known yet: no more of it is kept
                 raise InvalidArgument(f"a login has at most {FORM_BYTES_MAX} bytes")
     except ClientDisconnect:
-        raise InvalidArgument("the login is longer than any") from None
+        raise InvalidArgument("the user name and the password are longer than any that are accepted") from None
     form: _Form = json_of(bytes(data), _Form)
     if not form.user or not form.password:
         raise InvalidArgument("a login needs a user and a password")

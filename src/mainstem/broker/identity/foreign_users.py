@@ -51,7 +51,7 @@ def read_users(text: str) -> list[ForeignUser]:
     """Of whichever of the two kinds the file is."""
     users = _of_rabbitmq(text) if text.lstrip().startswith("{") else _of_mosquitto(text)
     if len(users) > USERS_MAX:
-        raise InvalidArgument(f"the file has {len(users)} users; {USERS_MAX} may come at once")
+        raise InvalidArgument(f"the file has {len(users)} users; at most {USERS_MAX} are imported at once")
     return users
 
 

@@ -85,7 +85,10 @@ def check_source(source: str) -> str:
     parts = urlsplit(source)
     if parts.scheme in ("http", "https"):
         if parts.scheme == "http" and parts.hostname not in LOCAL:
-            raise ConfigError(f"{source}: whoever is on the way could answer it", fix="an address with https://")
+            raise ConfigError(
+                f"{source}: without TLS, anyone on the network path could answer with keys of their own",
+                fix="an address with https://",
+            )
         return source
     return str(Path(source.removeprefix("file://")).expanduser())
 

@@ -218,7 +218,7 @@ class Identity:
     async def _by_token(self, shown: Shown) -> Principal:
         try:
             if self.tokens is None:
-                raise NotAuthorized("tokens are not taken here: [jwt] has no keys")
+                raise NotAuthorized("this broker accepts no tokens: [jwt] has no keys")
             claims = await self.tokens.check(shown.password)
             principal = self.principal_of(claims, shown, self.tokens.options)
         except NotAuthorized:
@@ -255,7 +255,9 @@ class Identity:
         named = claims.namespaces or (options.namespace,)
         namespace = chosen or named[0]
         if not self._access.has_namespace(namespace) or (namespace not in named and not claims.admin):
-            raise NotAuthorized(f"a token of {claims.user!r} for namespace {namespace!r}, which is not his")
+            raise NotAuthorized(
+                f"a token of {claims.user!r} for namespace {namespace!r}, which this user does not belong to"
+            )
         return Principal(
             claims.user,
             namespace,

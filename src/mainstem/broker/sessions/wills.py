@@ -99,7 +99,7 @@ class Wills:
         """When its client connects: a will that could not be published later is refused while somebody listens."""
         check_topic(topic, bytes_max=bytes_max, levels_max=levels_max)
         if not self.allows(principal, topic):
-            raise NotAuthorized("its topic is not its to publish to")
+            raise NotAuthorized("its user may not publish to its topic")
 
     def arm(self, key: bytes, namespace: Namespace, will: Will, client_id: bytes, expiry_seconds: int) -> None:
         """A client with a session that outlives us is there. The caller's next journal ticket covers this too."""

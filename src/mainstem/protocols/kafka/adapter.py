@@ -256,7 +256,7 @@ class KafkaConnection(Connection):
     def log_in(self, principal: Principal) -> None:
         before = self.principal
         if before is not None and before.by_token and before.name != principal.name:
-            raise NotAuthorized("the next token on a connection is of the same user")
+            raise NotAuthorized("a connection's next token must be of the same user")
         namespace = self.service.namespace_of(principal)
         self.service.broker.quotas.enter(self.metering, namespace, "" if principal.anonymous else principal.name)
         self.namespace = namespace

@@ -122,7 +122,9 @@ class TopicRules:
                 if record.time_ms != NO_TIME and not first_ms <= record.time_ms <= last_ms
             ]
             if found:
-                raise Refused.of_records(ErrorCode.INVALID_TIMESTAMP, found, "records are out of the topic's time")
+                raise Refused.of_records(
+                    ErrorCode.INVALID_TIMESTAMP, found, "the records' timestamps are outside what the topic accepts"
+                )
         if head.max_time_ms > now_ms + self.after_ms_max:
             raise Refused(ErrorCode.INVALID_TIMESTAMP, f"timestamp {head.max_time_ms} lies too far ahead")
 

@@ -66,7 +66,9 @@ class Authentication:
         if auth.reason == Reason.REAUTHENTICATE and self._connection.state == "on" and self._exchange is None:
             self._exchange = _exchange(self._method.decode(), self._connection.service.broker.identity)
         elif auth.reason != Reason.CONTINUE_AUTHENTICATION or self._exchange is None:
-            raise Violation(Reason.PROTOCOL_ERROR, f"AUTH with reason {auth.reason:#x}, which is not its turn")
+            raise Violation(
+                Reason.PROTOCOL_ERROR, f"AUTH with reason {auth.reason:#x}, which is not expected at this point"
+            )
         self._step(auth.data)
 
     def _step(self, data: bytes) -> None:

@@ -114,7 +114,7 @@ class Api:
         try:
             return json.loads(data) if data else None
         except ValueError:
-            raise WrongPeer(f"{self._where} does not answer like a Mainstem") from None
+            raise WrongPeer(f"{self._where} does not answer like a Mainstem broker") from None
 
     def _near(self, path: str) -> str:
         """What whoever named a thing that is not there may have meant: of what this user may see, or nothing."""

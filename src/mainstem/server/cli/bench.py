@@ -204,7 +204,7 @@ def _prepare(core: int | None, pid: int | None) -> None:
     if core is not None:
         if core not in os.sched_getaffinity(0):
             usable = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
-            raise InvalidArgument(f"--core {core} is not for us", fix=f"one of {usable}")
+            raise InvalidArgument(f"--core {core} may not be used by this process", fix=f"one of {usable}")
         pin(core)
 
 

@@ -175,7 +175,7 @@ def move(cell: str, broker: str, url: str | None, file: Path | None) -> None:
     _known(view, broker)
     if not view.brokers[broker].takes:
         why = "it is away, drained, or its roles are without cells"
-        raise InvalidArgument(f"{broker} takes nothing now: {why}", fix="mainstem cluster ls")
+        raise InvalidArgument(f"{broker} cannot take a cell now: {why}", fix="mainstem cluster ls")
     found = next((one for one in view.cells.values() if one.name == cell), None)
     if found is None:
         raise NotFound(f"there is no cell {cell!r}", fix="mainstem cluster status")

@@ -505,7 +505,7 @@ class SegmentEngine:
 
     def _check_gone(self, segment: Segment, error: FileNotFoundError) -> None:
         if segment in self._segments:
-            raise StorageFault(f"{segment.path}: the file was removed from outside") from error
+            raise StorageFault(f"{segment.path}: another process removed the file") from error
 
     def _skip_to(self, offset: int) -> None:
         """Offsets are left out: a new segment begins there, and a recovery must know that nothing is missing."""

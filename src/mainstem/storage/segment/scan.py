@@ -91,7 +91,7 @@ class Window:
             return (verify_frame if verify else read_frame_head)(self.data, position - self.start, self._log_id)
         except CorruptFrame as error:
             raise CorruptFrame(
-                f"{self._name}: no whole frame at byte {position} ({error.message})", fix="mainstem log verify"
+                f"{self._name}: no complete frame at byte {position} ({error.message})", fix="mainstem log verify"
             ) from error
 
 

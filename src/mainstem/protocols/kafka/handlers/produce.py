@@ -361,7 +361,7 @@ class Production:
         if transactions.takes(transaction_id, at):
             return
         if fault is not TransactionFault.NONE:
-            raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS, "the transaction before is not yet ended")
+            raise Refused(ErrorCode.CONCURRENT_TRANSACTIONS, "the previous transaction has not ended yet")
         if request.version < IMPLICIT_VERSION_MIN:
             raise Refused(ErrorCode.INVALID_TXN_STATE, f"{topic.name}-{index} is not part of the transaction")
         if not self.service.coordinator.may_begin(transaction_id, declared):
