@@ -124,6 +124,18 @@ class Ear:
                     raise AssertionError(f"{waiting} of {count} messages were heard within {timeout_s:.0f} s")
             return [heard for waiting in self._heard.values() for heard in _drained(waiting)]
 
+    def hear_until(self, topic: str, last: bytes) -> list[Heard]:
+        """All that is heard there before a message of that value, which was said behind all others: nothing comes late."""
+        found: list[Heard] = []
+        while (heard := self.hear(topic)).message.value != last:
+            found.append(heard)
+        return found
+
+    def waiting(self) -> list[Heard]:
+        """What was heard and not asked for."""
+        with self._news:
+            return [heard for waiting in self._heard.values() for heard in waiting]
+
 
 def _drained(waiting: deque[Heard]) -> list[Heard]:
     heard = list(waiting)

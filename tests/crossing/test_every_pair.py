@@ -38,6 +38,11 @@ def test_every_field_arrives(run: Run, when: str, writer: str, reader: str) -> N
     assert not lost, "\n".join(lost)
 
 
+@pytest.mark.parametrize(("when", "reader"), [(when, reader) for when in READERS for reader in READERS[when]])
+def test_no_reader_hears_anything_else_or_anything_twice(run: Run, when: str, reader: str) -> None:
+    assert run.surplus[when, reader] == []
+
+
 def test_live_and_history_tell_the_same(run: Run) -> None:
     for probe in PROBES:
         for writer in PROTOCOLS:

@@ -5,11 +5,13 @@ One directory holds state of every protocol. It is opened again with one listene
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import nats
 import pika
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -22,6 +24,8 @@ from tests.protocol.mqtt.raw import Raw
 COMMITTED = ["first", "second"]
 COMMITTED_OFFSET = 5  # three records, each with a marker behind it
 DELAY_MS = 500
+STREAMED = [b"acked", b"next", b"last"]
+LISTENERS = ("mqtt", "ws", "kafka", "amqp", "nats")
 DEADLINE_S = 20.0
 
 
@@ -33,6 +37,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         _transactions(broker)
         _sessions(broker)
         _queues(broker)
+        asyncio.run(_streams(broker))
         http(broker, "POST", "/v1/views", {"name": "v", "filter": "orders"})
     return data
 
@@ -86,14 +91,36 @@ def _queues(broker: Broker) -> None:
     connection.close()
 
 
-@pytest.fixture(params=["kafka", "mqtt", "amqp", "all"])
+async def _streams(broker: Broker) -> None:
+    """Three messages in a stream, the first of them acked by its consumer."""
+    client = await nats.connect(broker.nats_url)
+    await client.jetstream().add_stream(name="s", subjects=["streamed"])
+    for value in STREAMED:
+        await client.jetstream().publish("streamed", value)
+    worker = await client.jetstream().pull_subscribe("streamed", "worker", stream="s")
+    (message,) = await worker.fetch(1, timeout=DEADLINE_S)
+    assert message.data == STREAMED[0]
+    await message.ack_sync()
+    await client.close()
+
+
+async def _next_of_the_stream(broker: Broker, count: int) -> list[bytes]:
+    client = await nats.connect(broker.nats_url)
+    worker = await client.jetstream().pull_subscribe_bind("worker", "s")
+    found = [message.data for message in await worker.fetch(count, timeout=DEADLINE_S)]
+    assert (await worker.consumer_info()).num_pending == 0
+    await client.close()
+    return found
+
+
+@pytest.fixture(params=["kafka", "mqtt", "amqp", "nats", "all"])
 def without(request: pytest.FixtureRequest, written: Path, tmp_path: Path) -> Iterator[Broker]:
     """The directory opened with a listener off (MQTT has two)."""
-    off = {"mqtt": ("mqtt", "ws"), "all": ("mqtt", "ws", "kafka", "amqp")}.get(request.param, (request.param,))
+    off = {"mqtt": ("mqtt", "ws"), "all": LISTENERS}.get(request.param, (request.param,))
     shutil.copytree(written, tmp_path / "data")
     settings = [f"listeners.{name}_port=off" for name in off]
     with Broker(*settings, data=tmp_path / "data", engine="segment") as broker:
-        assert not set(off) & set(broker.ports)
+        assert set(broker.ports) == {*LISTENERS, "http"} - set(off)
         yield broker
 
 
@@ -110,6 +137,8 @@ def test_aborted_records_stay_hidden_and_committed_ones_visible(without: Broker)
 
 
 def test_mqtt_and_amqp_readers_see_no_aborted_record(without: Broker) -> None:
+    if not {"mqtt", "amqp"} & set(without.ports):
+        pytest.skip("neither of them can be asked")
     if "mqtt" in without.ports:
         with Raw.connected(without.mqtt_port) as client:
             client.subscribe(("$stream/@earliest/orders", 1))
@@ -127,7 +156,11 @@ def test_groups_sessions_queues_and_dead_letters_are_listed(without: Broker) -> 
     group = http(without, "GET", "/v1/groups/g")
     assert [row["offset"] for row in group["offsets"]] == [COMMITTED_OFFSET]
     cursors = {row["name"]: row for row in http(without, "GET", "/v1/cursors")["items"]}
-    assert {"g", "absent", "work", "later"} <= set(cursors)
+    assert {"g", "absent", "work", "later", "s/worker"} <= set(cursors)
+    worker = http(without, "GET", "/v1/queues/s/worker")
+    assert (worker["ready"], worker["unacked"]) == (len(STREAMED) - 1, 0)
+    rows = http(without, "GET", "/v1/messages?topic=streamed&from=earliest")["items"]
+    assert [row["value"].encode() for row in rows] == STREAMED
     queue = http(without, "GET", "/v1/queues/work")
     assert (queue["ready"], queue["dead"]) == (1, 1)
     assert [row["value"] for row in http(without, "GET", "/v1/queues/work/dead")["items"]] == ["dead"]
@@ -135,6 +168,8 @@ def test_groups_sessions_queues_and_dead_letters_are_listed(without: Broker) -> 
 
 def test_a_delayed_message_arrives_when_it_is_due(without: Broker) -> None:
     eventually(lambda: http(without, "GET", "/v1/queues/later")["ready"] == 1, "the delayed message is in its queue")
+    rows = http(without, "GET", "/v1/messages?topic=later/topic&from=earliest")["items"]
+    assert [row["value"] for row in rows] == ["delayed"], "once"
 
 
 def test_sessions_and_retained_messages_hold_their_records(without: Broker) -> None:
@@ -170,15 +205,36 @@ def test_a_transaction_left_open_times_out_with_kafka_off(tmp_path: Path) -> Non
 def test_nothing_of_it_is_lost_when_the_listeners_come_back(written: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(written, data)
-    off = [f"listeners.{name}_port=off" for name in ("mqtt", "ws", "kafka", "amqp")]
+    off = [f"listeners.{name}_port=off" for name in LISTENERS]
     for settings in (off, off, []):
         with Broker(*settings, data=data, engine="segment") as broker:
-            if settings:
-                continue
-            with Raw.connected(broker.mqtt_port, "absent", clean=False) as client:
-                assert client.message().payload == b"owed"
-            with Raw.connected(broker.mqtt_port) as client:
-                client.subscribe(("kept", 0))
-                assert client.message().payload == b"retained"
-            assert [row["offset"] for row in http(broker, "GET", "/v1/groups/g")["offsets"]] == [COMMITTED_OFFSET]
-            assert http(broker, "GET", "/v1/queues/work")["ready"] == 1
+            if not settings:
+                _each_protocol_has_its_own(broker)
+
+
+def _each_protocol_has_its_own(broker: Broker) -> None:
+    with Raw.connected(broker.mqtt_port, "absent", clean=False) as client:
+        assert client.message().payload == b"owed"
+        client.nothing_more()
+    with Raw.connected(broker.mqtt_port) as client:
+        client.subscribe(("kept", 0))
+        message = client.message()
+        assert (message.payload, message.retain) == (b"retained", True)
+        client.nothing_more()
+    assert [row["offset"] for row in http(broker, "GET", "/v1/groups/g")["offsets"]] == [COMMITTED_OFFSET]
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    producer.produce("orders", b"behind")
+    assert producer.flush(DEADLINE_S) == 0
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": "g"})
+    consumer.subscribe(["orders"])
+    assert _value(consumer) == "behind", "the group goes on where it was"
+    consumer.assign([TopicPartition("orders", 0, 0)])
+    assert [_value(consumer) for _ in range(3)] == [*COMMITTED, "behind"]
+    consumer.close()
+    eventually(lambda: http(broker, "GET", "/v1/queues/later")["ready"] == 1, "the delayed message is in its queue")
+    with pika.BlockingConnection(pika.ConnectionParameters(broker.host, broker.amqp_port)) as connection:
+        channel = connection.channel()
+        for queue, value in (("work", b"ready"), ("later", b"delayed")):
+            assert [channel.basic_get(queue, auto_ack=True)[2] for _ in range(2)] == [value, None]
+    assert [row["value"] for row in http(broker, "GET", "/v1/queues/work/dead")["items"]] == ["dead"]
+    assert asyncio.run(_next_of_the_stream(broker, len(STREAMED) - 1)) == STREAMED[1:]

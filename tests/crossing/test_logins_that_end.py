@@ -15,6 +15,7 @@ from mainstem.protocols.kafka.messages import MetadataRequest, SaslAuthenticateR
 from mainstem.testing import Broker
 from tests.protocol.kafka.raw import RawClient
 from tests.protocol.mqtt.raw import Raw
+from tests.protocol.nats.raw import Raw as Nats
 from tests.users import ROOT, add_users
 
 OPS = ("ops", "oh peace")
@@ -38,7 +39,7 @@ def change(broker: Broker, what: Callable[[Access], Written]) -> None:
 
 
 class Connected:
-    """One user by three protocols."""
+    """One user by four protocols."""
 
     def __init__(self, broker: Broker, user: tuple[str, str] | None) -> None:
         login = {"username": user[0], "password": user[1].encode()} if user is not None else {}
@@ -51,20 +52,23 @@ class Connected:
         if user is not None:
             self.kafka.ask("SaslHandshake", 1, SaslHandshakeRequest(mechanism="PLAIN"))
             self.kafka.ask("SaslAuthenticate", 2, SaslAuthenticateRequest(auth_bytes="\0{}\0{}".format(*user).encode()))
+        self.nats = Nats(broker.nats_port, **({"user": user[0], "pass": user[1]} if user is not None else {}))
         self.are_served()
 
     def are_served(self) -> None:
         self.mqtt.ping()
         self.amqp.channel().close()
         self.kafka.ask("Metadata", 12, MetadataRequest(topics=[]))
+        assert self.nats.synced() == []
 
     def are_sent_away(self) -> None:
         said = self.mqtt.closed()
         assert (said[0], said[2]) == (0xE0, NOT_AUTHORIZED)
         with pytest.raises(ConnectionClosedByBroker, match=r"320.*its user was removed"):
             self.amqp.channel()
-        with pytest.raises((AssertionError, ConnectionError)):
+        with pytest.raises(ConnectionError):
             self.kafka.ask("Metadata", 12, MetadataRequest(topics=[]))
+        assert self.nats.rest() == b"-ERR 'Authorization Violation'\r\n"
 
 
 def test_who_came_in_before_there_were_users_leaves_when_the_first_is_added(broker: Broker) -> None:

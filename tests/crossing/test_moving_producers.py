@@ -26,6 +26,7 @@ PLACES = [(engine, layout) for engine in ("segment", "rocksdb", "memory") for la
 PAIRS = list(itertools.permutations(PLACES, 2))
 QUICK = [PAIRS[0], (("memory", "dedicated"), ("segment", "shared")), (("segment", "shared"), ("rocksdb", "shared"))]
 OUT_OF_ORDER = 45
+END = b"end"  # said last: whoever heard it has heard all before it, and none of that twice
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +132,7 @@ class Writers:
         self._stop.set()
         for thread in self._threads:
             thread.join(2 * WAIT_S)
+            assert not thread.is_alive(), "a writer hangs"
         assert not self._failures, self._failures
 
 
@@ -153,12 +155,17 @@ def committed(broker: BrokerProcess, topic: str, count: int) -> list[bytes]:
 
 def check(broker: BrokerProcess, topic: str, said: dict[str, list[bytes]]) -> None:
     total = sum(map(len, said.values()))
-    by_kafka = committed(broker, topic, total)
-    with speakers_of(broker)["mqtt"].history(topic) as ear:
-        by_mqtt = [ear.hear(topic).message.value for _ in range(total)]
-    for name, mine in said.items():
-        for reader, found in (("kafka", by_kafka), ("mqtt", by_mqtt)):
-            assert [v for v in found if v is not None and v.startswith(name.encode())] == mine, (name, reader)
+    speakers = speakers_of(broker)
+    speakers["mqtt"].say(Message(topic, END))
+    found: dict[str, list[bytes | None]] = {"kafka": [*committed(broker, topic, total + 1)]}
+    assert found["kafka"].pop() == END
+    for reader in ("mqtt", "amqp"):
+        with speakers[reader].history(topic) as ear:
+            found[reader] = [heard.message.value for heard in ear.hear_until(topic, END)]
+    for reader, values in found.items():
+        assert len(values) == total, reader
+        for name, mine in said.items():
+            assert [v for v in values if v is not None and v.startswith(name.encode())] == mine, (name, reader)
 
 
 def move(broker: BrokerProcess, first: dict[str, Any], second: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ attempts and dead letters mean the same to all of them."""
 from __future__ import annotations
 
 import json
+import re
 import threading
 import uuid
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ import pytest
 from mainstem.testing import Broker
 from tests.crossing.commands import eventually, http, mainstem
 from tests.crossing.message import Message, Speaker
-from tests.protocol.kafka.share_member import ACCEPT, REJECT, RELEASE, Member
+from tests.crossing.share_values import ValueMember
+from tests.protocol.kafka.share_member import ACCEPT, REJECT, RELEASE
 from tests.protocol.mqtt.raw import Raw, ack_packet
 
 RECEIVE_MAXIMUM = 33
@@ -65,8 +67,13 @@ class MqttWorker:
         assert codes == [1], codes
 
     def take(self, count: int) -> list[tuple[int, bytes]]:
-        messages = [self._raw.message(ack=False) for _ in range(count)]
-        return [(message.packet_id, message.payload) for message in messages]
+        self.taken = [self._raw.message(ack=False) for _ in range(count)]
+        return [(message.packet_id, message.payload) for message in self.taken]
+
+    def failed_before(self) -> list[int]:
+        """Of what was taken last: deliveries that came to nothing. A first one says no number."""
+        told = [re.search(rb"ms-delivery-count\x00.(\d+)", message.properties, re.DOTALL) for message in self.taken]
+        return [int(one[1]) if one else 0 for one in told]
 
     def ack(self, packet_id: int, reason: int = 0) -> None:
         packet = ack_packet(4, packet_id)
@@ -109,19 +116,18 @@ def test_three_protocols_hold_different_messages_of_one_queue(
     amqp, mqtt = AmqpWorker(broker, jobs, 10), MqttWorker(broker, f"$queue/{jobs}", 10)
     said = publish(speakers, jobs, 30)
     by_amqp, by_mqtt = amqp.take(10), mqtt.take(10)
-    with Member(broker, jobs, jobs) as kafka:
-        by_kafka = kafka.take(30)
+    with ValueMember(broker, jobs, jobs) as kafka:
+        by_kafka = kafka.hold(30)
         assert len(by_kafka) == 10
         settled(broker, jobs, ready=0, unacked=30)
-        values = [body for _, body in by_amqp] + [body for _, body in by_mqtt]
-        assert len(set(values)) == 20
-        assert set(values) < set(said)
+        values = [body for _, body in by_amqp] + [body for _, body in by_mqtt] + [held.value for held in by_kafka]
+        assert sorted(values) == sorted(said)
         for method, _ in by_amqp:
             amqp.channel.basic_ack(method.delivery_tag)
         for packet_id, _ in by_mqtt:
             mqtt.ack(packet_id)
-        for partition, offset, _ in by_kafka:
-            assert kafka.settle(partition, offset, offset, ACCEPT) == 0
+        for held in by_kafka:
+            assert kafka.settle_one(held, ACCEPT) == 0
         settled(broker, jobs, ready=0, unacked=0, dead=0)
     amqp.close()
     mqtt.close()
@@ -170,6 +176,7 @@ def test_all_compete_at_the_same_time_and_each_message_is_taken_once(
     stop.set()
     for thread in threads:
         thread.join(20)
+        assert not thread.is_alive()
     mqtt.close()
     assert len(taken["amqp"]) >= 5
     assert taken["kafka"]
@@ -181,18 +188,18 @@ def test_what_one_protocol_releases_another_gets_with_its_attempts(
 ) -> None:
     speakers["mqtt"].say(Message(f"{jobs}/0", b"job"))
     amqp = AmqpWorker(broker, jobs, 1)
-    [(method, _)] = amqp.take(1)
-    assert not method.redelivered
+    [(method, body)] = amqp.take(1)
+    assert (body, method.redelivered) == (b"job", False)
     amqp.channel.basic_cancel(amqp.channel.consumer_tags[0])
     amqp.channel.basic_nack(method.delivery_tag, requeue=True)
     amqp.settled()
-    with Member(broker, jobs, jobs) as kafka:
-        [(partition, offset, count)] = kafka.take()
-        assert count == 2
-        assert kafka.settle(partition, offset, offset, RELEASE) == 0
+    with ValueMember(broker, jobs, jobs) as kafka:
+        [held] = kafka.hold()
+        assert (held.value, held.count) == (b"job", 2)
+        assert kafka.settle_one(held, RELEASE) == 0
     mqtt = MqttWorker(broker, f"$queue/{jobs}", 5)
     [(packet_id, value)] = mqtt.take(1)
-    assert value == b"job"
+    assert (value, mqtt.failed_before()) == (b"job", [2])
     mqtt.ack(packet_id)
     mqtt.settled()
     settled(broker, jobs, ready=0, unacked=0, dead=0)
@@ -206,18 +213,20 @@ def test_attempts_belong_to_the_queue_and_dead_letters_stay_in_it(
     """One attempt in each protocol, three in all: then it is dead, wherever it failed."""
     speakers["kafka"].say(Message(f"{jobs}/0", b"poison"))
     amqp = AmqpWorker(broker, jobs, 1)
-    [(method, _)] = amqp.take(1)
+    [(method, body)] = amqp.take(1)
+    assert (body, method.redelivered) == (b"poison", False)
     amqp.channel.basic_cancel(amqp.channel.consumer_tags[0])
     amqp.channel.basic_reject(method.delivery_tag, requeue=True)
     amqp.settled()
     amqp.close()
     mqtt = MqttWorker(broker, f"$queue/{jobs}", 1)
-    mqtt.take(1)
+    [(_, value)] = mqtt.take(1)
+    assert (value, mqtt.failed_before()) == (b"poison", [1])
     mqtt.close()  # lost connection
-    with Member(broker, jobs, jobs) as kafka:
-        [(partition, offset, count)] = kafka.take()
-        assert count == 3
-        assert kafka.settle(partition, offset, offset, RELEASE) == 0
+    with ValueMember(broker, jobs, jobs) as kafka:
+        [held] = kafka.hold()
+        assert (held.value, held.count) == (b"poison", 3)
+        assert kafka.settle_one(held, RELEASE) == 0
         assert kafka.take(wait_ms=200) == []
     settled(broker, jobs, ready=0, unacked=0, dead=1)
     [row] = [json.loads(line) for line in mainstem(broker, "queue", "dead", jobs, "--json").splitlines()]
@@ -230,9 +239,9 @@ def test_rejecting_means_the_same_in_all_and_redriving_copies_nothing(
     amqp, mqtt = AmqpWorker(broker, jobs, 1), MqttWorker(broker, f"$queue/{jobs}", 1)
     publish(speakers, jobs, 3)
     [(method, by_amqp)], [(packet_id, by_mqtt)] = amqp.take(1), mqtt.take(1)
-    with Member(broker, jobs, jobs) as kafka:
-        [(partition, offset, _)] = kafka.take()
-        assert kafka.settle(partition, offset, offset, REJECT) == 0
+    with ValueMember(broker, jobs, jobs) as kafka:
+        [held] = kafka.hold()
+        assert kafka.settle_one(held, REJECT) == 0
     amqp.channel.basic_cancel(amqp.channel.consumer_tags[0])
     amqp.channel.basic_reject(method.delivery_tag, requeue=False)
     amqp.settled()
@@ -242,7 +251,8 @@ def test_rejecting_means_the_same_in_all_and_redriving_copies_nothing(
     settled(broker, jobs, ready=0, unacked=0, dead=3)
     listed = http(broker, "GET", f"/v1/queues/{jobs}/dead")["items"]
     assert [row["reason"] for row in listed] == ["rejected"] * 3
-    assert {by_amqp.decode(), by_mqtt.decode()} < {row["value"] for row in listed}
+    jobs_of_each = sorted(value.decode() for value in (by_amqp, by_mqtt, held.value))
+    assert sorted(row["value"] for row in listed) == jobs_of_each == ["job 0", "job 1", "job 2"]
     before = ends(broker)
     assert "3 messages" in mainstem(broker, "queue", "redrive", jobs)
     settled(broker, jobs, ready=3, dead=0)
@@ -255,12 +265,16 @@ def test_rejecting_means_the_same_in_all_and_redriving_copies_nothing(
 
 def test_one_dead_letter_is_redriven_by_its_position(broker: Broker, speakers: dict[str, Speaker], jobs: str) -> None:
     publish(speakers, jobs, 2)
-    with Member(broker, jobs, jobs) as kafka:
-        for partition, offset, _ in kafka.take():
-            kafka.settle(partition, offset, offset, REJECT)
-        first = http(broker, "GET", f"/v1/queues/{jobs}/dead")["items"][0]
+    with ValueMember(broker, jobs, jobs) as kafka:
+        rejected = kafka.hold()
+        for held in rejected:
+            assert kafka.settle_one(held, REJECT) == 0
+        first, second = http(broker, "GET", f"/v1/queues/{jobs}/dead")["items"]
+        assert {first["value"], second["value"]} == {held.value.decode() for held in rejected} == {"job 0", "job 1"}
         assert "1 message of" in mainstem(broker, "queue", "redrive", jobs, "--position", str(first["position"]))
-        assert len(kafka.take()) == 1
+        assert [held.value.decode() for held in kafka.hold()] == [first["value"]]
+        [left] = http(broker, "GET", f"/v1/queues/{jobs}/dead")["items"]
+        assert left == second
     settled(broker, jobs, dead=1)
 
 
@@ -268,12 +282,13 @@ def test_a_lock_that_expires_gives_the_message_to_another_protocol(
     broker: Broker, speakers: dict[str, Speaker], jobs: str
 ) -> None:
     speakers["amqp"].say(Message(f"{jobs}/0", b"job"))
-    with Member(broker, jobs, jobs) as kafka:
-        [(partition, offset, _)] = kafka.take()
+    with ValueMember(broker, jobs, jobs) as kafka:
+        [held] = kafka.hold()
+        assert held.value == b"job"
         amqp = AmqpWorker(broker, jobs, 1)
         [(method, body)] = amqp.take(1)  # after the queue's own lock of a second, not the group's thirty
         assert (body, method.redelivered) == (b"job", True)
-        assert kafka.settle(partition, offset, offset, ACCEPT) == 121  # it no longer holds it
+        assert kafka.settle_one(held, ACCEPT) == 121  # it no longer holds it
         amqp.channel.basic_ack(method.delivery_tag)
         amqp.settled()
         settled(broker, jobs, ready=0, unacked=0, dead=0)

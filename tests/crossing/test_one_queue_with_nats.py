@@ -21,8 +21,9 @@ from mainstem.testing import Broker
 from mainstem.testing.process import BrokerProcess
 from tests.crossing.commands import http, mainstem
 from tests.crossing.message import Message, Speaker
+from tests.crossing.share_values import ValueMember
 from tests.crossing.test_one_queue import AmqpWorker, MqttWorker, settled
-from tests.protocol.kafka.share_member import ACCEPT, RELEASE, Member
+from tests.protocol.kafka.share_member import ACCEPT, RELEASE
 
 WAIT_S = 10
 
@@ -101,12 +102,13 @@ def test_four_protocols_hold_different_messages_of_one_queue(
     said = publish(speakers, jobs, 40)
     by_amqp, by_mqtt = amqp.take(10), mqtt.take(10)
     by_nats = worker.take(10)
-    with Member(broker, jobs, jobs) as kafka:
-        by_kafka = kafka.take(40)
+    with ValueMember(broker, jobs, jobs) as kafka:
+        by_kafka = kafka.hold(40)
         settled(broker, jobs, ready=0, unacked=40)
-        values = [body for _, body in by_amqp] + [body for _, body in by_mqtt] + [m.data for m in by_nats]
-        assert (len(by_nats), len(by_kafka), len(set(values)), set(values) < set(said)) == (10, 10, 30, True)
-        assert {m.subject for m in by_nats} <= {f"{jobs}.{n}" for n in range(3)}
+        assert (len(by_nats), len(by_kafka)) == (10, 10)
+        values = [body for _, body in (*by_amqp, *by_mqtt)] + [m.data for m in by_nats] + [h.value for h in by_kafka]
+        assert sorted(values) == sorted(said)
+        assert [m.subject for m in by_nats] == [f"{jobs}.{said.index(m.data) % 3}" for m in by_nats]
         assert worker.info().num_ack_pending == 10
         for method, _ in by_amqp:
             amqp.channel.basic_ack(method.delivery_tag)
@@ -114,8 +116,8 @@ def test_four_protocols_hold_different_messages_of_one_queue(
             mqtt.ack(packet_id)
         for message in by_nats:
             worker.run(message.ack_sync())
-        for partition, offset, _ in by_kafka:
-            assert kafka.settle(partition, offset, offset, ACCEPT) == 0
+        for held in by_kafka:
+            assert kafka.settle_one(held, ACCEPT) == 0
         settled(broker, jobs, ready=0, unacked=0, dead=0)
     amqp.close()
     mqtt.close()
@@ -126,14 +128,14 @@ def test_attempts_are_counted_over_all_protocols_and_end_as_a_dead_letter(
 ) -> None:
     speakers["mqtt"].say(Message(f"{jobs}/0", b"poison"))
     [first] = worker.take(1)
-    assert first.metadata.num_delivered == 1
+    assert (first.data, first.metadata.num_delivered) == (b"poison", 1)
     worker.run(first.nak())
-    with Member(broker, jobs, jobs) as kafka:
-        [(partition, offset, count)] = kafka.take()
-        assert count == 2
-        assert kafka.settle(partition, offset, offset, RELEASE) == 0
+    with ValueMember(broker, jobs, jobs) as kafka:
+        [held] = kafka.hold()
+        assert (held.value, held.count) == (b"poison", 2)
+        assert kafka.settle_one(held, RELEASE) == 0
     [third] = worker.take(1)
-    assert third.metadata.num_delivered == 3
+    assert (third.data, third.metadata.num_delivered) == (b"poison", 3)
     settled(broker, jobs, ready=0, unacked=0, dead=1)  # its lock expired, and that was the last attempt
     worker.run(third.ack())  # too late
     [row] = [json.loads(line) for line in mainstem(broker, "queue", "dead", jobs, "--json").splitlines()]
@@ -143,8 +145,9 @@ def test_attempts_are_counted_over_all_protocols_and_end_as_a_dead_letter(
 def test_term_rejects_progress_keeps_the_lock_and_a_delay_is_waited_for(
     broker: Broker, speakers: dict[str, Speaker], jobs: str, worker: NatsWorker
 ) -> None:
-    publish(speakers, jobs, 3)
+    said = publish(speakers, jobs, 3)
     ended, kept, later = worker.take(3)
+    assert [ended.data, kept.data, later.data] == said
     worker.run(ended.term())
     worker.run(later.nak(delay=1.5))
     deadline = time.monotonic() + 3  # longer than the lock
@@ -157,6 +160,8 @@ def test_term_rejects_progress_keeps_the_lock_and_a_delay_is_waited_for(
     assert (again.data, again.metadata.num_delivered) == (later.data, 2)
     worker.run(again.ack_sync())
     settled(broker, jobs, ready=0, unacked=0, dead=1)
+    [dead] = http(broker, "GET", f"/v1/queues/{jobs}/dead")["items"]
+    assert (dead["reason"], dead["value"].encode()) == ("rejected", ended.data)
 
 
 def test_the_consumers_configuration_is_the_queues_and_what_does_not_fit_is_refused(broker: Broker, jobs: str) -> None:
@@ -202,6 +207,7 @@ def test_a_joined_consumer_and_what_it_acked_outlive_a_kill(tmp_path: Any) -> No
         for n in range(4):
             worker.run(worker.js.publish("s.x", b"%d" % n))
         taken = worker.take(3)
+        assert [m.data for m in taken] == [b"0", b"1", b"2"]
         worker.run(taken[0].ack_sync())
         broker.kill()
         broker.start()
@@ -209,4 +215,5 @@ def test_a_joined_consumer_and_what_it_acked_outlive_a_kill(tmp_path: Any) -> No
         worker = NatsWorker(broker.nats_url, "s", "q")
         left = worker.take(3)
         assert sorted(m.data for m in left) == [b"1", b"2", b"3"]
+        settled(broker, "q", ready=0, unacked=3, dead=0)  # type: ignore[arg-type]
         worker.close()

@@ -6,10 +6,15 @@ import uuid
 
 import pytest
 
-from tests.crossing.message import Message, Speaker
+from tests.crossing.message import Ear, Message, Speaker
 from tests.crossing.speakers import PROTOCOLS, WITH_HISTORY
 
 TOPICS, MESSAGES = 4, 30
+END = b"end"  # said last: whoever heard it has heard all before it, and none of that twice
+
+
+def heard(ear: Ear, topic: str) -> list[bytes | None]:
+    return [one.message.value for one in ear.hear_until(topic, END)]
 
 
 @pytest.mark.parametrize("writer", PROTOCOLS)
@@ -19,19 +24,20 @@ def test_one_writer_of_many_topics(speakers: dict[str, Speaker], writer: str) ->
     for topic in topics:
         speakers[writer].say(Message(topic, b"first"))
     ears = {reader: speakers[reader].listen(*topics) for reader in PROTOCOLS}
-    for n in range(MESSAGES):
-        for topic in topics:
-            speakers[writer].say(Message(topic, b"%d" % n))
     expected = [b"%d" % n for n in range(MESSAGES)]
+    for value in (*expected, END):
+        for topic in topics:
+            speakers[writer].say(Message(topic, value))
     for reader, ear in ears.items():
         with ear:
             for topic in topics:
-                assert [ear.hear(topic).message.value for _ in range(MESSAGES)] == expected, (reader, topic)
+                assert heard(ear, topic) == expected, (reader, topic)
+            assert ear.waiting() == [], reader
     for reader in WITH_HISTORY:
         with speakers[reader].history(*topics) as ear:
             for topic in topics:
-                found = [ear.hear(topic).message.value for _ in range(MESSAGES + 1)]
-                assert found == [b"first", *expected], (reader, topic)
+                assert heard(ear, topic) == [b"first", *expected], (reader, topic)
+            assert ear.waiting() == [], reader
 
 
 def test_all_readers_see_all_writers_of_one_topic_in_the_same_order(speakers: dict[str, Speaker]) -> None:
@@ -42,9 +48,10 @@ def test_all_readers_see_all_writers_of_one_topic_in_the_same_order(speakers: di
     for n in range(MESSAGES):
         for writer in PROTOCOLS:
             speakers[writer].say(Message(topic, f"{writer} {n}".encode()))
+    speakers["mqtt"].say(Message(topic, END))
     for reader, ear in ears.items():
         with ear:
-            assert [ear.hear(topic).message.value for _ in said] == said, reader
+            assert heard(ear, topic) == said, reader
     for reader in WITH_HISTORY:
         with speakers[reader].history(topic) as ear:
-            assert [ear.hear(topic).message.value for _ in range(len(said) + 1)][1:] == said, reader
+            assert heard(ear, topic) == [b"first", *said], reader

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from mainstem.testing import Broker
 from tests.crossing.commands import eventually, http
 from tests.crossing.message import Message, Speaker
-from tests.protocol.kafka.share_member import Member
+from tests.crossing.share_values import ValueMember
 
 
 def transactions(broker: Broker, topic: str, compression: str) -> None:
@@ -63,6 +63,7 @@ def test_committed_records_come_back_when_they_are_released(broker: Broker, chan
     channel.basic_nack(tags[-1], multiple=True, requeue=True)
     again = [channel.basic_get(queue, auto_ack=True) for _ in COMMITTED]
     assert [(method.redelivered, body) for method, _, body in again] == [(True, value) for value in COMMITTED]
+    assert channel.basic_get(queue)[0] is None
 
 
 def test_committed_records_are_kept_as_dead_letters(broker: Broker, channel: Any, queue: str) -> None:
@@ -76,7 +77,9 @@ def test_committed_records_are_kept_as_dead_letters(broker: Broker, channel: Any
 def test_committed_records_wait_for_mqtt_and_kafka_consumers(
     broker: Broker, speakers: dict[str, Speaker], queue: str
 ) -> None:
-    with Member(broker, queue, queue) as member:
-        assert len(member.take(2)) == 2
+    with ValueMember(broker, queue, queue) as member:
+        assert [held.value for held in member.hold(2)] == COMMITTED[:2]
         with speakers["mqtt"].listen(f"$queue/{queue}") as ear:
             assert [ear.hear(f"{queue}/topic").message.value for _ in COMMITTED[2:]] == COMMITTED[2:]
+            eventually(lambda: http(broker, "GET", f"/v1/queues/{queue}")["unacked"] == 2, "only Kafka holds some")
+            assert (http(broker, "GET", f"/v1/queues/{queue}")["ready"], ear.waiting()) == (0, [])

