@@ -20,6 +20,7 @@ from mainstem.testing.frames import make_test_frame, read_everything
 LOG_ID = 3
 DIRECTORY = Path("/log")
 RESERVED_OFFSETS = 8
+PLACES_MAX = 8  # as a real one
 
 
 class SimulatedHandle:
@@ -28,18 +29,23 @@ class SimulatedHandle:
     def __init__(self, disk: FaultyDisk) -> None:
         self._disk = disk
         self._requested = self._completed = 0
-        self._fd = -1
+        self._places: dict[int, None] = {}
 
-    def request(self, fd: int) -> int:
-        if self._requested > self._completed and self._fd != fd:
+    def request(self, *places: int) -> int:
+        if len({*self._places, *places}) > PLACES_MAX:
             return 0
-        self._fd, self._requested = fd, self._requested + 1
+        self._places.update(dict.fromkeys(places))
+        self._requested += 1
         return self._requested
 
     def work(self) -> None:
-        if self._completed < self._requested:
-            self._disk.fdatasync(self._fd)
-            self._completed = self._requested
+        requested, places, self._places = self._requested, self._places, {}
+        for place in places:
+            if place >= 0:
+                self._disk.fdatasync(place)
+            else:
+                self._disk.fsync(~place)
+        self._completed = requested
 
     def wait(self) -> int:
         self.work()
@@ -71,6 +77,7 @@ class SimulatedLog:
         actions = {
             self.append: 50, self.sync: 20, self.roll: 4, self.trim: 3, self.replace: 3, self.read: 5,
             self.wait: 5, self.close: 2, self.kill: 2, self.begin_sync: 20, self.work: 12, self.end_sync: 12,
+            self.sync_data: 8, self.keep_up: 8,
         }  # fmt: skip
         action = self.rng.choices(list(actions), list(actions.values()))[0]
         if self.rng.random() < 0.08:
@@ -122,6 +129,15 @@ class SimulatedLog:
         before = set(self.present)
         self.engine.sync()
         self.durable |= before
+
+    def sync_data(self) -> None:
+        before = set(self.present)
+        self.engine.sync_data()
+        self.durable |= before
+
+    def keep_up(self) -> None:
+        if self.engine.upkeep_is_due:
+            self.engine.keep_up()
 
     def begin_sync(self) -> None:
         before = set(self.present)

@@ -3,7 +3,8 @@
 There is no artificial delay. While one fdatasync runs the next round collects, so that a lone publisher waits for one
 disk flush and ten thousand share one. Where a sync is only that, of one file (almost always), the threads of a `Flusher`
 do it, which need no interpreter; `listen` tells on which loop its ends are heard. An engine that stores elsewhere, and says
-by itself when something is durable, is only listened to. Everything else is done by our own.
+by itself when something is durable, is only listened to. Everything else is done by our own. Upkeep (checkpoints, indexes)
+is theirs, too, after syncs and beside them: no acknowledgement waits for it.
 
 A failed sync ends the process: the kernel may have dropped the pages it could
 not write and would report success to a second try, so nothing that was acked afterwards could be trusted.
@@ -19,6 +20,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from mainstem.model.errors import DiskFull
 from mainstem.model.histogram import counts_histogram, times_histogram
 from mainstem.storage.flusher import Flusher
 
@@ -63,6 +65,8 @@ class Committer:
         self._dirty: dict[Log, int] = {}
         self._busy: set[Log] = set()
         self._returned: dict[Log, int] = {}  # by our threads to the loop, for the flusher
+        self._upkeep: dict[Log, None] = {}  # whose upkeep is due, in order
+        self._kept_up: set[Log] = set()  # by a thread, just now
         self._heard: list[tuple[Log, int]] = []  # of engines that say by themselves
         self._stopping = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -129,7 +133,8 @@ class Committer:
         with self._wake:
             self._dirty.pop(log, None)
             self._returned.pop(log, None)
-            while log in self._busy:
+            self._upkeep.pop(log, None)
+            while log in self._busy or log in self._kept_up:
                 self._done.wait()
         if self._flusher is not None:
             log.syncing.await_flusher()
@@ -140,6 +145,7 @@ class Committer:
             self._stopping = True
             self._dirty = {**self._returned, **self._dirty}
             self._returned.clear()
+            self._upkeep.clear()  # closing a log does it
             self._wake.notify_all()
         for thread in self._threads:
             thread.join()
@@ -166,6 +172,7 @@ class Committer:
                 self._on_failure(log, error)
                 continue
             self._count(syncs, sync_ns, max(end - log.stable, 0))
+            self._look_at_upkeep(log)
             if end:  # else it was told already, with one that ended while its end was looked at
                 done.append((log, end))
         if done:
@@ -179,13 +186,46 @@ class Committer:
                 self.sync_ns.add(sync_ns // syncs)
                 self.sync_records.add(records * (number + 1) // syncs - records * number // syncs)
 
+    def _look_at_upkeep(self, log: Log) -> None:
+        if log.syncing.upkeep_is_due:
+            with self._wake:
+                if not self._stopping and log not in self._kept_up:  # else it is looked at again when that is done
+                    self._upkeep[log] = None
+                    self._wake.notify()
+
+    def _take_upkeep(self) -> Log | None:
+        """One thread is left to sync, if there are two."""
+        if not self._upkeep or len(self._kept_up) >= max(1, len(self._threads) - 1):
+            return None
+        log = next(iter(self._upkeep))
+        del self._upkeep[log]
+        self._kept_up.add(log)
+        return log
+
+    def _keep_up(self, log: Log) -> None:
+        try:
+            log.syncing.keep_up()
+        except DiskFull as error:
+            logger.warning("log %d: its upkeep was put off: %s", log.id, error)
+        except BaseException as error:
+            self._on_failure(log, error)
+        with self._wake:
+            self._kept_up.discard(log)
+            self._done.notify_all()
+            if self._upkeep:
+                self._wake.notify()
+
     def _run(self) -> None:
         while True:
             with self._wake:
-                while not (ready := self._take()) and not self._stopping:
+                kept = None
+                while not (ready := self._take()) and (kept := self._take_upkeep()) is None and not self._stopping:
                     self._wake.wait()
-                if not ready:
+                if not ready and kept is None:
                     return
+            if kept is not None:
+                self._keep_up(kept)
+                continue
             done = []
             taken: list[tuple[int, int]] = []
             for log, end in ready:
@@ -203,6 +243,8 @@ class Committer:
                 self._done.notify_all()
             if done:
                 self._post(done)
+            for log, _ in done:
+                self._look_at_upkeep(log)
 
     def _return(self, synced: list[tuple[Log, int]]) -> None:
         """What came for them meanwhile: the flusher takes it, or it would be ours as long as there is always more."""
@@ -233,7 +275,7 @@ class Committer:
 
     def _sync(self, log: Log) -> bool:
         try:
-            log.sync()
+            log.syncing.sync_data()
         except BaseException as error:
             self._on_failure(log, error)
             return False

@@ -484,7 +484,7 @@ class Log(Readable):
             item.ticket.fail(error)
 
     def sync(self) -> None:
-        """In a committer's thread, one at a time: what was written before the call survives a power cut after it."""
+        """In a thread, one at a time: what was written before the call survives a power cut after it."""
         self.syncing.await_promises()
         self.engine.sync()
 

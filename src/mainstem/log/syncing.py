@@ -74,6 +74,24 @@ class Syncing:
             end = self._asked.popleft()[1]
         return end
 
+    def sync_data(self) -> None:
+        """`Log.sync` without the upkeep that may be due; in a committer's thread."""
+        self.await_promises()
+        engine = self._flushable_engine
+        if engine is not None:
+            engine.sync_data()
+        else:
+            self._log.engine.sync()
+
+    @property
+    def upkeep_is_due(self) -> bool:
+        return self._flushable_engine is not None and self._flushable_engine.upkeep_is_due
+
+    def keep_up(self) -> None:
+        """In a committer's thread, beside syncs."""
+        if self._flushable_engine is not None:
+            self._flushable_engine.keep_up()
+
     def await_flusher(self) -> None:
         """Until nothing that was begun is under way. Not on the loop."""
         if self._handle is not None:

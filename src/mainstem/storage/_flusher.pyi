@@ -6,9 +6,10 @@ class FlushHandle:
     def __init__(self, flusher: Flusher, owner: Any) -> None: ...
     def outcome(self) -> tuple[int, int]:
         """The last request that is done, and the handle's error, 0 if it has none."""
-    def request(self, fd: int) -> int:
-        """Sync what was written to `fd` so far. The request's number; 0 if it is not taken: the handle failed, another
-        file's sync is under way, or the flusher is closed."""
+    def request(self, *places: int) -> int:
+        """Sync what was written to these descriptors so far, one after the other; `~fd` asks for an fsync, which directories
+        need, where `fd` asks for an fdatasync. The request's number; 0 if it is not taken: the handle failed, more than
+        eight descriptors would wait, or the flusher is closed."""
     def wait(self) -> int:
         """Until all that was requested is done. The handle's error, 0 if it has none."""
     def take_times(self) -> tuple[int, int]:

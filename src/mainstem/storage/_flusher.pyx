@@ -7,6 +7,7 @@ import threading
 from libc.errno cimport errno
 from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 cdef extern from *:
     """
@@ -24,6 +25,18 @@ cdef extern from *:
             failed = fcntl(fd, F_FULLFSYNC);
     #elif defined(__linux__)
             failed = fdatasync(fd);
+    #else
+            failed = fsync(fd);
+    #endif
+        } while (failed && errno == EINTR);
+        return failed ? errno : 0;
+    }
+
+    static int sync_whole(int fd) {  /* with what fdatasync may leave out: the names in a directory */
+        int failed;
+        do {
+    #if defined(F_FULLFSYNC)
+            failed = fcntl(fd, F_FULLFSYNC);
     #else
             failed = fsync(fd);
     #endif
@@ -51,12 +64,18 @@ cdef extern from *:
     int pthread_cond_signal(pthread_cond_t*) nogil
     int pthread_cond_broadcast(pthread_cond_t*) nogil
     int sync_descriptor(int fd) nogil
+    int sync_whole(int fd) nogil
     int64_t monotonic_ns() nogil
     ssize_t write(int fd, const void* data, size_t size) nogil
 
 
+cdef enum:
+    PLACES_MAX = 8
+
+
 cdef struct Handle:
-    int fd
+    int places[PLACES_MAX]  # that the next sync does, in this order: descriptors, or ~descriptor where `sync_whole` does it
+    int count
     int error
     bint running
     bint queued  # waits for a thread
@@ -111,11 +130,35 @@ cdef bint _finish(Shared* shared, Handle* handle, int64_t target, int failed, in
     return quiet
 
 
+cdef bint _add(Handle* handle, int place) noexcept nogil:
+    """Whether there was room for it. What is there already stays where it is."""
+    cdef int at
+    for at in range(handle.count):
+        if handle.places[at] == place:
+            return True
+    if handle.count == PLACES_MAX:
+        return False
+    handle.places[handle.count] = place
+    handle.count += 1
+    return True
+
+
+cdef int _sync_all(const int* places, int count) noexcept nogil:
+    """The errno of the first that failed."""
+    cdef int at, failed = 0
+    for at in range(count):
+        failed = sync_descriptor(places[at]) if places[at] >= 0 else sync_whole(~places[at])
+        if failed:
+            break
+    return failed
+
+
 cdef void _work(Shared* shared) noexcept nogil:
     cdef Handle* handle
     cdef int64_t target, began_ns
     cdef uint64_t one = 1
-    cdef int fd, failed
+    cdef int places[PLACES_MAX]
+    cdef int count, failed
     pthread_mutex_lock(&shared.lock)
     while True:
         while shared.queue_first == NULL and not shared.stopping:
@@ -127,10 +170,12 @@ cdef void _work(Shared* shared) noexcept nogil:
         if shared.queue_first == NULL:
             shared.queue_last = NULL
         handle.queued, handle.running = False, True
-        target, fd = handle.requested, handle.fd
+        target, count = handle.requested, handle.count
+        memcpy(places, handle.places, count * sizeof(int))
+        handle.count = 0
         pthread_mutex_unlock(&shared.lock)
         began_ns = monotonic_ns()
-        failed = sync_descriptor(fd)
+        failed = _sync_all(places, count)
         began_ns = monotonic_ns() - began_ns
         pthread_mutex_lock(&shared.lock)
         if _finish(shared, handle, target, failed, began_ns):
@@ -159,20 +204,31 @@ cdef class FlushHandle:
         pthread_mutex_unlock(&shared.lock)
         return completed, error
 
-    def request(self, int fd):
+    def request(self, *places):
         cdef Shared* shared = self.flusher.shared
         cdef Handle* handle = &self.handle
-        cdef bint wake = False
+        cdef bint wake = False, taken = True
         cdef int64_t number = 0
+        cdef int asked[PLACES_MAX]
+        cdef int count = len(places), at, before
+        if not 0 < count <= PLACES_MAX:
+            return 0
+        for at in range(count):
+            asked[at] = places[at]
         self.flusher.busy.add(self)  # nothing of the interpreter's runs while the lock is held
         pthread_mutex_lock(&shared.lock)
-        if not handle.error and not shared.stopping and (handle.requested == handle.completed or handle.fd == fd):
-            handle.fd = fd
-            handle.requested += 1
-            number = handle.requested
-            wake = not handle.queued and not handle.running
-            if wake:
-                _enqueue(shared, handle)
+        if not handle.error and not shared.stopping:
+            before = handle.count
+            for at in range(count):
+                taken = taken and _add(handle, asked[at])
+            if taken:
+                handle.requested += 1
+                number = handle.requested
+                wake = not handle.queued and not handle.running
+                if wake:
+                    _enqueue(shared, handle)
+            else:
+                handle.count = before
         pthread_mutex_unlock(&shared.lock)
         if wake:
             pthread_cond_signal(&shared.wake)

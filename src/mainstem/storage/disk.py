@@ -59,6 +59,9 @@ class Disk(Protocol):
 
     def fsync(self, fd: int) -> None: ...
 
+    def open_dir(self, directory: Path) -> int:
+        """A descriptor to fsync the directory by. Only asked of a disk that is `flushable`."""
+
     def fsync_dir(self, directory: Path) -> None: ...
 
     def make_dir(self, directory: Path) -> None:
@@ -144,8 +147,11 @@ class RealDisk:
     def fsync(self, fd: int) -> None:
         os.fsync(fd)
 
+    def open_dir(self, directory: Path) -> int:
+        return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
     def fsync_dir(self, directory: Path) -> None:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self.open_dir(directory)
         try:
             os.fsync(fd)
         finally:

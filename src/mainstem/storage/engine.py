@@ -161,15 +161,26 @@ class CopiedEngine(Protocol):
 
 @runtime_checkable
 class FlushableEngine(Protocol):
-    """An engine whose common sync is one descriptor's: a thread can do it that never waits for the interpreter."""
+    """An engine whose sync is that of a few descriptors: a thread can do it that never waits for the interpreter. What else
+    `sync` does from time to time is upkeep, which nobody has to wait for."""
 
     def begin_sync(self, handle: FlushHandle) -> int:
-        """Ask `handle` for what `sync` would do now: the request's number; 0 where it takes more, then call `sync`.
+        """Ask `handle` for what `sync_data` would do now: the request's number; 0 where it takes more, then call that.
         Never waits; on the thread that appends."""
 
     def end_sync(self, handle: FlushHandle) -> int:
         """On the same thread, when `handle` has news: what was asked for up to this number survives a power cut.
         StorageFault if it failed."""
+
+    def sync_data(self) -> None:
+        """`sync` without upkeep."""
+
+    @property
+    def upkeep_is_due(self) -> bool:
+        """Cheap; any thread."""
+
+    def keep_up(self) -> None:
+        """Do it. In a thread, beside everything else."""
 
 
 @runtime_checkable

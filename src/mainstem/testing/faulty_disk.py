@@ -83,6 +83,7 @@ class FaultyDisk:
         self._durable_names: dict[Path, _File] = {}
         self._name_changes: dict[Path, list[_NameChange]] = {}
         self._fds: dict[int, _File] = {}
+        self._directories: dict[int, Path] = {}
         self._next_fd = 3
         self._operations_left = -1
         self._cut = False
@@ -114,6 +115,7 @@ class FaultyDisk:
     def kill(self) -> None:
         """The process dies; the machine does not. Everything written stays."""
         self._fds.clear()
+        self._directories.clear()
         self._operations_left = -1
         self._cut = False
 
@@ -150,6 +152,7 @@ class FaultyDisk:
 
     def close(self, fd: int) -> None:
         self._fds.pop(fd, None)
+        self._directories.pop(fd, None)
 
     def pwritev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
         file, data = self._fds[fd], b"".join(buffers)
@@ -201,12 +204,21 @@ class FaultyDisk:
         self._fds[fd].sync()
 
     def fsync(self, fd: int) -> None:
+        if fd in self._directories:
+            self.fsync_dir(self._directories[fd])
+            return
         try:
             self._step("fsync")
         except OSError:
             self._fds[fd].pending.clear()
             raise
         self._fds[fd].sync()
+
+    def open_dir(self, directory: Path) -> int:
+        self._step("open_dir")
+        self._next_fd += 1
+        self._directories[self._next_fd] = directory
+        return self._next_fd
 
     def fsync_dir(self, directory: Path) -> None:
         self._step("fsync_dir")

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from mainstem.model.errors import StorageFault
-from mainstem.storage.engines import EngineOptions, open_engine
+from mainstem.storage.disk import RealDisk
+from mainstem.storage.engines import EngineOptions, SharedFiles, open_engine
 from mainstem.storage.flusher import Flusher, FlushHandle
 from mainstem.storage.segment.engine import SegmentEngine
+from mainstem.storage.segment.marks import Checkpoint
 from mainstem.testing.frames import Writer, read_everything
 
 LOG_ID = 3
@@ -148,22 +150,84 @@ def test_a_file_that_grew_is_synced_by_the_line(flusher: Flusher, tmp_path: Path
     again.close()
 
 
-def test_what_takes_more_than_one_file_is_left_to_sync(flusher: Flusher, tmp_path: Path) -> None:
+def test_new_files_and_sealed_ones_are_synced_by_the_line_too(flusher: Flusher, tmp_path: Path) -> None:
     engine = open_engine("segment", tmp_path / "log", LOG_ID, options=EngineOptions())
     assert isinstance(engine, SegmentEngine)
     handle, writer = flusher.handle(engine), Writer(engine, LOG_ID)
     assert engine.begin_sync(handle) == 0, "an empty log"
     writer.append([b"a"])
-    assert engine.begin_sync(handle) == 0, "the file's name is not durable"
-    engine.sync()
+    assert engine.begin_sync(handle) == 1, "a new file, and its name"
     engine.roll()
     writer.append([b"b"])
-    assert engine.begin_sync(handle) == 0, "a sealed one and a new one"
-    engine.sync()
-    writer.append([b"c"])
-    assert engine.begin_sync(handle) == 1
+    assert engine.begin_sync(handle) == 2, "a sealed one and a new one, while the first is under way"
+    handle.wait()
+    assert engine.end_sync(handle) == 2
+    assert engine.durable_offset == 2
+    assert all(segment.named and segment.synced == segment.size for segment in engine.segments)
+    for _ in range(9):
+        writer.append([b"c"])
+        engine.roll()
+    assert engine.begin_sync(handle) == 0, "more files than a request takes"
+    engine.sync_data()
+    assert engine.durable_offset == 11
     engine.close()
     assert engine.begin_sync(handle) == 0, "closed"
+
+
+def test_a_request_of_several_files_stops_at_the_first_that_fails(flusher: Flusher, tmp_path: Path) -> None:
+    first, handle = open_file(tmp_path / "a"), flusher.handle(None)
+    reading, writing = os.pipe()  # cannot be synced
+    directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    assert handle.request(first, ~directory) == 1
+    assert handle.wait() == 0
+    assert handle.request(first, writing, ~directory) == 2
+    assert handle.wait() == errno.EINVAL
+    assert handle.request(*range(9)) == 0, "more than a request takes"
+    for fd in (first, reading, writing, directory):
+        os.close(fd)
+
+
+class WaitingDisk(RealDisk):
+    """Renaming, which ends a checkpoint, waits until it may go on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began, self.allowed = threading.Event(), threading.Event()
+
+    def rename(self, source: Path, target: Path) -> None:
+        self.began.set()
+        assert self.allowed.wait(WAIT_S)
+        super().rename(source, target)
+
+
+def test_syncs_and_appends_go_on_while_a_thread_writes_a_checkpoint(flusher: Flusher, tmp_path: Path) -> None:
+    disk, now_ns = WaitingDisk(), 0
+    files = SharedFiles(disk)
+    engine = SegmentEngine(tmp_path, LOG_ID, files=files.files, indexes=files.indexes, monotonic_ns=lambda: now_ns)
+    handle, writer = flusher.handle(engine), Writer(engine, LOG_ID)
+    writer.append([b"first"])
+    assert engine.begin_sync(handle)
+    handle.wait()
+    engine.end_sync(handle)
+    now_ns = 2_000_000_000
+    assert engine.upkeep_is_due
+    size = engine.segments[0].size
+    thread = threading.Thread(target=engine.keep_up)
+    thread.start()
+    assert disk.began.wait(WAIT_S)
+    for number in range(100):
+        writer.append([b"%d" % number])
+        engine.roll()
+        assert engine.begin_sync(handle) == number + 2
+        handle.wait()
+        engine.end_sync(handle)
+    assert engine.durable_offset == 101
+    disk.allowed.set()
+    thread.join()
+    checkpoint, _ = Checkpoint.read(disk, tmp_path)
+    assert checkpoint is not None
+    assert (checkpoint.end_offset, checkpoint.position) == (1, size), "of when it began"
+    engine.close()
 
 
 def test_every_other_sync_waits_for_the_line(flusher: Flusher, tmp_path: Path) -> None:
@@ -184,7 +248,7 @@ def test_while_another_thread_syncs_the_line_is_not_asked(flusher: Flusher, tmp_
     handle, held, go = flusher.handle(engine), threading.Event(), threading.Event()
 
     def hold() -> None:
-        with engine._sync_lock:
+        with engine._syncs.lock:
             held.set()
             assert go.wait(WAIT_S)
 

@@ -1,9 +1,11 @@
 """The default engine: append-only files on a local disk, one fdatasync for everything written since the last.
 
-Threads: `append`, `roll`, `trim`, `replace` change things under `_lock`, which is never held during a sync; `sync` runs
-in a committer thread under `_sync_lock`; readers take no lock: they see an immutable tuple of segments. The common
-sync, of one file that grew, may be asked of a `FlushHandle` instead (`begin_sync`); every other sync waits for it first.
-A directory without writes stays as it was: the clean marker goes, durably, just before the first change.
+Threads: `append`, `roll`, `trim`, `replace` change things under `_lock`, which is never held while a disk is waited for;
+readers take no lock: they see an immutable tuple of segments. Syncs are asked of a `FlushHandle` (`begin_sync`) or done by a
+committer's thread (`sync_data`): `syncs.py`. Checkpoints, indexes of sealed segments, blocks ahead are upkeep (`keep_up`): a
+thread does it, and no acknowledgement waits for it. `_upkeep_lock` is over it, and over what needs a checkpoint; it is
+taken before all others. A directory without writes stays as it was: the clean marker goes, durably, just before the first
+change.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ import contextlib
 import threading
 import time
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from pathlib import Path
@@ -28,13 +29,14 @@ from mainstem.storage.segment.index_cache import IndexCache
 from mainstem.storage.segment.large_reads import read_now
 from mainstem.storage.segment.leases import Leases
 from mainstem.storage.segment.marks import Checkpoint, CheckpointPace, CleanMark
-from mainstem.storage.segment.open_files import OpenFile, OpenFiles, SyncAsked
+from mainstem.storage.segment.open_files import OpenFile, OpenFiles
 from mainstem.storage.segment.prepared import finish, prepare, write_synced
 from mainstem.storage.segment.reading import ANY_SIZE, find_frame, read_frames, read_into
 from mainstem.storage.segment.recovery import Progress, recover, skips_of
 from mainstem.storage.segment.room import ALLOCATION_BYTES_MAX, Room
 from mainstem.storage.segment.sealed import Sealed
 from mainstem.storage.segment.segment import INDEX_SUFFIX, Segment, file_name
+from mainstem.storage.segment.syncs import Reached, Syncs
 from mainstem.storage.segment.torn import forget_torn
 from mainstem.storage.state_file import TEMPORARY, remove
 
@@ -66,23 +68,22 @@ class SegmentEngine:
         self._directory, self._log_id, self._segment_bytes = directory, log_id, segment_bytes
         self._files, self._indexes, self._disk = files, indexes, files.disk
         self._room = Room(self._disk, directory, segment_bytes)
-        self._lock, self._sync_lock = threading.RLock(), threading.RLock()  # taken in the order sync, lock
+        self._upkeep_lock, self._lock = threading.RLock(), threading.RLock()
         self._leases = Leases()
         self._health = Health(directory)
-        self._names_changed = False  # the directory needs an fsync
         self._last_file: tuple[Segment, OpenFile] | None = None  # that was written to
-        self._handle: FlushHandle | None = None
-        self._asked: deque[SyncAsked] = deque()
         self._disk.make_dir(directory)
         found = recover(self._disk, directory, log_id, progress)
         self._segments: tuple[Segment, ...] = found.segments
         self._skips = skips_of(found.segments)  # where a segment begins behind offsets that were left out
         self._end_offset, self._last_stamp, self._clean = found.end_offset, found.last_stamp, found.clean
         self._touched = not found.clean  # without a clean mark there is none to remove
-        self.durable_offset = found.end_offset
         self._sealed = Sealed(found.segments, log_id, files, indexes, self._lock, self._check_gone)
         self._checkpoints = CheckpointPace(found.checkpoint, monotonic_ns)
-        self._skipped_to = 0  # until something is written there a checkpoint of any cause must say so
+        self._syncs = Syncs(
+            directory, files, self._health, self._sealed, self._checkpoints, self._lock, self._here, self._here()[1]
+        )
+        self._skipped_to = 0  # until what is written there is durable a checkpoint of any cause must say so
 
     # Writing
 
@@ -134,45 +135,39 @@ class SegmentEngine:
                 self._health.refuse(f"{segment.path}: cannot adopt a frame of {frame.size} bytes", error)
             segment.note(frame)
             self._segments = (*self._segments, segment)
-            self._names_changed, self._skipped_to = True, 0
+            self._syncs.names_changed = True
             self._end_offset, self._last_stamp = segment.end_offset, segment.last_stamp
 
+    @property
+    def durable_offset(self) -> int:
+        return self._syncs.reached.end_offset
+
     def sync(self) -> None:
-        with self._sync_lock:
+        with self._upkeep_lock:
             self._sync()
 
+    def sync_data(self) -> None:
+        self._syncs.run(self._sync_file)
+
     def begin_sync(self, handle: FlushHandle) -> int:
-        if not self._disk.flushable or not self._sync_lock.acquire(blocking=False):
-            return 0
-        try:
-            with self._lock, contextlib.suppress(OSError):  # `sync` will meet it again, and tell
-                segment = self._grown_alone()
-                if segment is None:
-                    return 0
-                file = self._take_file(segment)
-                number = handle.request(file.fd)
-                if number:
-                    self._handle = handle
-                    self._asked.append(SyncAsked(number, segment, file, segment.size, self._end_offset))
-                else:
-                    self._files.give_back(file)
-                return number
-            return 0
-        finally:
-            self._sync_lock.release()
+        return self._syncs.begin(handle, self._take_file)
 
     def end_sync(self, handle: FlushHandle) -> int:
-        completed, error = handle.outcome()
-        if error:
-            self._health.fail_by_code(error)
-        while self._asked and self._asked[0].number <= completed:
-            _, segment, file, size, end_offset = self._asked.popleft()
-            with self._lock:
-                self._note_synced(segment, size)
-                file.dirty = segment.size > size
-                self.durable_offset = max(self.durable_offset, end_offset)
-            self._files.give_back(file)
-        return completed
+        return self._syncs.end(handle)
+
+    @property
+    def upkeep_is_due(self) -> bool:
+        active = self._segments[-1] if self._segments else None
+        return (
+            (active is not None and not active.sealed and self._room.is_due(active))
+            or self._checkpoints.is_due(self._syncs.reached.end_offset)
+            or self._sealed.can_finish()
+        )
+
+    def keep_up(self) -> None:
+        with self._upkeep_lock:
+            if self._health.fault is None and not self._health.closed:
+                self._do_upkeep(self._syncs.reached)
 
     def roll(self) -> None:
         with self._lock:
@@ -181,7 +176,7 @@ class SegmentEngine:
 
     def trim(self, before_offset: int) -> int:
         """Takes a sync and a checkpoint, so that what is gone stays gone: not for the event loop."""
-        with self._sync_lock:
+        with self._upkeep_lock:
             self._health.check()
             dropped: list[Segment] = []
             for segment in self._segments:
@@ -199,7 +194,7 @@ class SegmentEngine:
 
     def replace(self, part: Part, frames: Sequence[Buffer]) -> None:
         """Writes and syncs a whole file: not for the event loop."""
-        with self._sync_lock:
+        with self._upkeep_lock:
             self._health.check()
             old = self._find(part)
             if old is None or not old.sealed:
@@ -307,7 +302,7 @@ class SegmentEngine:
         return self._indexes.get(segment, self._log_id).cuts(step_bytes) if segment is not None else []
 
     def close(self) -> None:
-        with self._sync_lock:
+        with self._upkeep_lock, self._syncs.lock:
             if self._health.closed:
                 return
             try:
@@ -351,7 +346,7 @@ class SegmentEngine:
                 self._segments = (*self._segments, segment)
         except OSError as error:
             self._health.refuse(f"{segment.path}: cannot create", error)
-        self._names_changed, self._skipped_to = True, 0
+        self._syncs.names_changed = True
         return segment
 
     def _take_file(self, segment: Segment) -> OpenFile:
@@ -414,50 +409,30 @@ class SegmentEngine:
             self._unlink(segment.path)
 
     def _unlink(self, path: Path) -> None:
-        self._names_changed = True
+        self._syncs.names_changed = True
         with contextlib.suppress(OSError):  # what stays is removed by the next start
             remove(self._disk, path)
             remove(self._disk, path.with_suffix(INDEX_SUFFIX))
 
-    # Inside: syncing. All of it under `_sync_lock`
+    # Inside: syncing and upkeep
 
-    def _grown_alone(self) -> Segment | None:
-        """The segment being written, if its new bytes are all that a sync has to do. Under `_lock`, too."""
-        active = self._segments[-1] if self._segments else None
-        if active is None or active.sealed or not active.named or active.synced >= active.size:
-            return None
-        if self._health.fault is not None or self._health.closed or self._names_changed:
-            return None
-        if self._sealed.unsynced or self._sealed.unfinished or self._room.is_due(active):
-            return None
-        return None if self._checkpoints.is_due(self._end_offset) else active
-
-    def _await_flusher(self) -> None:
-        """Two syncs of one file at once could each take the other's failure for its own, or for none."""
-        if self._asked and self._handle is not None and (error := self._handle.wait()):
-            self._health.fail_by_code(error)
+    def _here(self) -> tuple[Segment | None, Reached]:
+        """The segment that was written last, and what is written. Under `_lock`."""
+        last = self._segments[-1] if self._segments else None
+        base_offset, size = (last.base_offset, last.size) if last is not None else (-1, 0)
+        return last, Reached(base_offset, size, self._end_offset, self._last_stamp)
 
     def _sync(self, *, start_offset: int | None = None, checkpoint: bool = False) -> None:
-        self._await_flusher()
-        with self._lock:
-            self._health.check()
-            active = self._segments[-1] if self._segments else None
-            targets = [(segment, segment.size) for segment in (*self._sealed.unsynced, active) if segment is not None]
-            mark = self._checkpoint_here(start_offset)
-            names_changed, self._names_changed = self._names_changed, False
+        """With the upkeep that is due. Under `_upkeep_lock`."""
+        self._do_upkeep(self._syncs.run(self._sync_file), start_offset, checkpoint=checkpoint)
+
+    def _do_upkeep(self, reached: Reached, start_offset: int | None = None, *, checkpoint: bool = False) -> None:
+        """Under `_upkeep_lock`; everything before `reached` survives a power cut."""
+        active = self._segments[-1] if self._segments else None
         try:
-            for segment, size in targets:
-                if segment.synced < size:
-                    self._sync_file(segment, size)
-            if names_changed:
-                self._disk.fsync_dir(self._directory)
-        except OSError as error:
-            self._health.fail(f"{self._directory}: cannot sync", error)
-        with self._lock:
-            self._sealed.note_synced()
-            self.durable_offset = max(self.durable_offset, mark.end_offset)
-        try:
-            if checkpoint or self._checkpoints.is_due(mark.end_offset):
+            if checkpoint or self._checkpoints.is_due(reached.end_offset):
+                with self._lock:
+                    mark = self._checkpoint(reached, start_offset)
                 mark.write(self._disk, self._directory)
                 self._checkpoints.note(mark)
             self._sealed.finish()
@@ -468,23 +443,27 @@ class SegmentEngine:
             if checkpoint or not is_full(error):  # a full disk can do without: the next start walks a little more
                 self._health.refuse(f"{self._directory}: cannot write a checkpoint", error)
 
-    def _checkpoint_here(self, start_offset: int | None) -> Checkpoint:
+    def _checkpoint(self, reached: Reached, start_offset: int | None) -> Checkpoint:
         start_offset = self.start_offset if start_offset is None else start_offset
-        last = self._segments[-1] if self._segments else None
+        at = bisect_right(self._segments, reached.base_offset, key=_BASE_OFFSET) - 1
+        last = self._segments[at] if at >= 0 else None
         if last is not None and last.base_offset < start_offset:
             last = None  # about to be trimmed
+        position = 0 if last is None else last.size  # also of one that was rewritten since
+        if last is not None and last.end_offset > reached.end_offset:  # it goes on behind what is durable
+            position = reached.size
         return Checkpoint(
             log_id=self._log_id,
             start_offset=start_offset,
-            end_offset=self._end_offset,
-            next_offset=max(self._skipped_to, self._end_offset),
-            last_stamp=self._last_stamp,
+            end_offset=reached.end_offset,
+            next_offset=max(self._skipped_to, reached.end_offset),
+            last_stamp=reached.last_stamp,
             segment=last.path.name if last is not None else None,
-            position=last.size if last is not None else 0,
+            position=position,
             skips=[offset for offset in self._skips if offset >= start_offset],
         )
 
-    def _sync_file(self, segment: Segment, size: int) -> None:
+    def _sync_file(self, segment: Segment) -> None:
         try:
             with self._files.use(segment.path) as fd:
                 if segment.named:
@@ -493,15 +472,6 @@ class SegmentEngine:
                     self._disk.fsync(fd)
         except FileNotFoundError as error:
             self._check_gone(segment, error)
-        with self._lock:
-            self._note_synced(segment, size)
-            segment.named = True
-            self._files.mark_dirty(segment.path, segment.size > size)
-
-    def _note_synced(self, segment: Segment, size: int) -> None:
-        if size > segment.synced:
-            self._checkpoints.synced_bytes += size - segment.synced
-            segment.synced = size
 
     def _check_gone(self, segment: Segment, error: FileNotFoundError) -> None:
         if segment in self._segments:
@@ -509,7 +479,7 @@ class SegmentEngine:
 
     def _skip_to(self, offset: int) -> None:
         """Offsets are left out: a new segment begins there, and a recovery must know that nothing is missing."""
-        with self._sync_lock:
+        with self._upkeep_lock:
             with self._lock:
                 self._health.check()
                 self._touch()

@@ -12,13 +12,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 from mainstem.storage.disk import REAL_DISK, Disk
 from mainstem.storage.page_cache import PageCache
-
-if TYPE_CHECKING:
-    from mainstem.storage.segment.segment import Segment
 
 FILES_MAX = 4000
 
@@ -33,16 +29,6 @@ class OpenFile:
         self.users = 0
         self.dirty = False
         self.forgotten = False
-
-
-class SyncAsked(NamedTuple):
-    """A sync that the flusher has under way: what is durable once it is done."""
-
-    number: int
-    segment: Segment
-    file: OpenFile
-    size: int
-    end_offset: int
 
 
 class OpenFiles:

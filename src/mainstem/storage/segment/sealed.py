@@ -46,9 +46,14 @@ class Sealed:
         """After a sync; one that was sealed meanwhile may have grown since its size was taken."""
         self.unsynced = [segment for segment in self.unsynced if segment.synced < segment.size]
 
+    def can_finish(self) -> bool:
+        return any(segment.synced >= segment.size for segment in self.unfinished)
+
     def finish(self) -> None:
+        """Those whose bytes survive a power cut."""
         with self._lock:
-            taken, self.unfinished = self.unfinished, []
+            taken = [segment for segment in self.unfinished if segment.synced >= segment.size]
+            self.unfinished = [segment for segment in self.unfinished if segment.synced < segment.size]
         for segment in taken:
             self.finish_one(segment)
 

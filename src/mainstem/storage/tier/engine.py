@@ -47,6 +47,7 @@ class TieredEngine(RemoteReads):
         self._remote = tuple(part_segment(directory, one) for one in self._still_true(tier.registry.parts_of(log_id)))
         self.append, self.sync, self.roll = local.append, local.sync, local.roll
         self.begin_sync, self.end_sync = local.begin_sync, local.end_sync
+        self.sync_data, self.keep_up = local.sync_data, local.keep_up
         self.prepare, self.adopt = local.prepare, local.adopt
         self.hold, self.release, self.cuts, self.read_into = local.hold, local.release, local.cuts, local.read_into
 
@@ -66,6 +67,10 @@ class TieredEngine(RemoteReads):
     @property
     def durable_offset(self) -> int:
         return self.local.durable_offset
+
+    @property
+    def upkeep_is_due(self) -> bool:
+        return self.local.upkeep_is_due
 
     @property
     def segments(self) -> tuple[Segment, ...]:
