@@ -1,6 +1,8 @@
 # cython: language_level=3
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
+from mainstem.protocols._sockets cimport epoll_event
+
 
 cdef class Intake:
     cdef int take(self, const uint8_t* data, Py_ssize_t size, int64_t time_ms) except -1
@@ -48,11 +50,13 @@ cdef class PollSet:
     cdef Py_ssize_t sockets  # how many
     cdef uint64_t round  # that it had its last turn in
     cdef int events_max  # sockets that are served in one round: as many as there is time for
+    cdef bint crowd  # most of those that the last turn saw were leaving: they are told apart from those who stay
     cdef double ns_per_byte  # of its turns, with their ticks
     cdef bint priced  # this turn is measured, for the last was large: the processor's time is a system call
 
     cdef int leave(self) except -1
     cdef double _part(self, double share)
+    cdef int _stayers_first(self, epoll_event* events, int ready) noexcept
     cdef bint _is_alone(self, int64_t at_ns, ticker) except -1
     cdef Py_ssize_t _affordable(self, int64_t at_ns) noexcept
     cdef void _price(self, uint64_t size, int64_t took_ns) noexcept

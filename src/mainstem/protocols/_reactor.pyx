@@ -17,8 +17,9 @@ from libc.string cimport memset
 from mainstem.broker.delivery._live cimport now_ns
 from mainstem.protocols._lent cimport piece_at, piece_size
 from mainstem.protocols._sockets cimport (
-    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLIN, EPOLLOUT, MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_WR,
-    epoll_create1, epoll_ctl, epoll_event, epoll_wait, iovec, msghdr, processor_ns, recv, send, sendmsg, shutdown,
+    EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, MSG_DONTWAIT,
+    MSG_NOSIGNAL, SHUT_WR, epoll_create1, epoll_ctl, epoll_event, epoll_wait, iovec, msghdr, processor_ns, recv, send, sendmsg,
+    shutdown,
 )
 
 from mainstem.broker.delivery import ticker as ticking
@@ -33,6 +34,7 @@ cdef enum:
     READ_BYTES = 256 * 1024  # by one system call
     SLICE_BYTES_MIN = 1024  # of one socket in one turn, however many wait
     EVENTS_MAX = 512  # sockets served in one round; the others come next
+    CROWD_MAX = 2048  # looked through for those who stay, when most who are ready leave
     EVENTS_MIN = 16  # however small the share
     ROUNDS_MAX = 4  # in one turn: a tick costs as much as several reads, and is shared by who came meanwhile
     ROUNDS_BYTES_MAX = 64 * 1024  # read in one turn: beyond it there is enough to share
@@ -277,7 +279,7 @@ cdef class SocketTransport:
 
     cdef int _watch(self) except -1:
         """Tell the kernel what we wait for, if that changed."""
-        cdef uint32_t wanted = (EPOLLIN if self.reading else 0) | (EPOLLOUT if self.waiting_size else 0)
+        cdef uint32_t wanted = (EPOLLIN | EPOLLRDHUP if self.reading else 0) | (EPOLLOUT if self.waiting_size else 0)
         cdef epoll_event event
         if self.lost or wanted == self.watched:
             return 0
@@ -405,6 +407,17 @@ cdef class PollSet:
         self.round = reactor.round
         return share / max(share, reactor.largest)
 
+    cdef int _stayers_first(self, epoll_event* events, int ready) noexcept:
+        """Those who have closed their side go behind the others, who would wait until thousands have left. How many stay."""
+        cdef epoll_event stayer
+        cdef int n, stayers = 0
+        for n in range(ready):
+            if not events[n].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
+                stayer = events[n]
+                events[n], events[stayers] = events[stayers], stayer
+                stayers += 1
+        return stayers
+
     cdef bint _is_alone(self, int64_t at_ns, ticker) except -1:
         """No other namespace is about, no socket of the loop's, and nobody who needs short turns: each that is ready is read as
         if it were the only one, for each piece costs a tick, a write and a sync."""
@@ -428,15 +441,17 @@ cdef class PollSet:
     def _turn(self):
         """Read what is there and what came while it was read, then tick once for all of it."""
         global _company_until_ns
-        cdef epoll_event[EVENTS_MAX] events
+        cdef epoll_event[CROWD_MAX] events
         cdef Reactor reactor = self.reactor
         cdef double share = reactor.server.turns.share_of(self.tenant) or 1, part = self._part(share)
         cdef int n, rounds = 1, events_max = min(self.events_max, max(EVENTS_MIN, <int>(EVENTS_MAX * part)))
-        cdef int ready = epoll_wait(self.epoll, events, events_max, 0)
-        if ready <= 0:
+        cdef int seen = epoll_wait(self.epoll, events, CROWD_MAX if self.crowd else events_max, 0)
+        if seen <= 0:
             return
+        cdef int stayers = self._stayers_first(events, seen), ready = min(seen, max(stayers, events_max))
+        self.crowd = 2 * stayers < seen and seen >= events_max
         cdef SocketTransport transport
-        cdef bint more = False, waits = ready == events_max, quiet = False
+        cdef bint more = False, waits = seen > ready or ready == events_max, quiet = False
         cdef int64_t until_ns = now_ns() + SERVE_NS, began_ns = processor_ns() if self.priced else 0
         cdef uint64_t before
         cdef Py_ssize_t size, slice_bytes, turn_bytes = <Py_ssize_t>(part * <Py_ssize_t>reactor.server.turn_bytes)
@@ -470,9 +485,11 @@ cdef class PollSet:
                                       or (alone and <Py_ssize_t>reactor.bytes_in >= turn_bytes)):
                     # Only so many are asked for next time: the kernel tells of each once before it tells of one again.
                     self.events_max = n + 1
+                    self.crowd = self.crowd and n >= stayers
                     more = waits = True
                     break
-            if more or ready == 1 or rounds == ROUNDS_MAX or reactor.bytes_in >= ROUNDS_BYTES_MAX or now_ns() > until_ns:
+            if (more or ready == 1 or self.crowd or rounds == ROUNDS_MAX or reactor.bytes_in >= ROUNDS_BYTES_MAX
+                    or now_ns() > until_ns):
                 break
             ready = epoll_wait(self.epoll, events, events_max, 0)
             rounds += 1

@@ -32,7 +32,8 @@ cdef extern from *:
     #include <stdint.h>
     typedef union epoll_data { uint32_t u32; } epoll_data_t;
     struct epoll_event { uint32_t events; epoll_data_t data; };
-    enum { EPOLL_CLOEXEC = 0, EPOLL_CTL_ADD = 1, EPOLL_CTL_DEL = 2, EPOLL_CTL_MOD = 3, EPOLLIN = 1, EPOLLOUT = 4 };
+    enum { EPOLL_CLOEXEC = 0, EPOLL_CTL_ADD = 1, EPOLL_CTL_DEL = 2, EPOLL_CTL_MOD = 3, EPOLLIN = 1, EPOLLOUT = 4,
+           EPOLLRDHUP = 0x2000, EPOLLHUP = 16, EPOLLERR = 8 };
     static inline int epoll_create1(int flags) { errno = ENOSYS; return -1; }
     static inline int epoll_ctl(int epoll, int op, int fd, struct epoll_event* event) { errno = ENOSYS; return -1; }
     static inline int epoll_wait(int epoll, struct epoll_event* events, int count, int timeout) { errno = ENOSYS; return -1; }
@@ -55,7 +56,7 @@ cdef extern from * nogil:
     int epoll_ctl(int epoll, int op, int fd, epoll_event* event)
     int epoll_wait(int epoll, epoll_event* events, int count, int timeout)
     int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD
-    uint32_t EPOLLIN, EPOLLOUT
+    uint32_t EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLHUP, EPOLLERR
 
 cdef extern from "unistd.h" nogil:
     int close_fd "close" (int fd)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from mainstem.broker.child_process import ChildProcess
+from mainstem.broker.child_process import NICER_BY, ChildProcess
 
 ECHO = (sys.executable, "-c", "import sys\nfor line in sys.stdin: print(line.upper(), end='', flush=True)")
 
@@ -25,6 +26,16 @@ async def test_it_answers_and_is_ended() -> None:
     child.kill()
     await child.wait()
     assert child.has_ended
+
+
+async def test_it_yields_to_the_loop() -> None:
+    tell = "import os, sys\nfor line in sys.stdin: print(os.getpriority(os.PRIO_PROCESS, 0), flush=True)"
+    child = await ChildProcess.start((sys.executable, "-c", tell))
+    child.stdin.write(b"\n")
+    ours = os.getpriority(os.PRIO_PROCESS, 0)
+    assert int(await child.stdout.readline()) == min(19, ours + NICER_BY)  # the system knows nothing nicer
+    child.kill()
+    await child.wait()
 
 
 async def test_one_that_ends_by_itself_is_seen() -> None:

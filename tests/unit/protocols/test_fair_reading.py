@@ -170,6 +170,16 @@ async def test_a_turn_that_takes_long_ends_early_and_goes_on_with_those_it_left(
         assert found[name] <= 3 or len(found) == 60, "one was served again and again before another for the first time"
 
 
+async def test_hundreds_that_leave_at_once_let_those_who_stay_be_read_first(reading: Reading) -> None:
+    reading.work_s = 0.0005  # what the end of each costs, too
+    await reading.gather({**{f"{number}@one": 10 for number in range(300)}, "stays@one": 10})
+    for client in reading.clients[:-1]:
+        client.close()
+    await reading.read(301 * 10)
+    assert reading.order.index(("stays", 10)) < 30
+    await until(lambda: len(reading.connections) == 1)
+
+
 async def test_many_connections_of_one_namespace_leave_another_its_share(reading: Reading) -> None:
     many = {f"{number}@noisy": BACKLOG // 4 for number in range(20)}
     await reading.gather({**many, "alone@other": BACKLOG})
