@@ -1,6 +1,6 @@
 """`python -m mainstem_ask.worker`: one question, asked over standard input by the broker that started this, then the end.
 
-It is nice to all others, ends with its broker, and has limits of memory and processor time that the system holds.
+It ends with its broker, which made it yield to others, and has limits of memory and processor time that the system holds.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem_ask.pipe import Pipe, PipeConnection
 from mainstem_ask.start import without_pandas
 
-NICE = 10
 ADDRESSES_BYTES = 6 << 30  # what allocators reserve and never touch
 ROWS_EACH = 200  # told at once
 PR_SET_PDEATHSIG = 1
@@ -28,7 +27,6 @@ def main() -> None:
     without_pandas()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.nice(NICE)
     pipe = Pipe(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"))
     os.dup2(os.open(os.devnull, os.O_RDWR), 1)  # whatever else is printed is not a message
     _warm()

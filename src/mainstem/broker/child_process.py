@@ -8,12 +8,12 @@ The process yields: with as many threads as there are cores it would make the lo
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import subprocess
 from asyncio.streams import FlowControlMixin
 from collections.abc import Sequence
 from typing import Self
+
+from mainstem.storage.scheduling import yield_to_others
 
 READ_BYTES_MAX = 1 << 16  # what is read ahead of whoever reads
 NICER_BY = 10  # than the broker: a tenth of a core that the loop wants, and all of those it leaves
@@ -65,8 +65,7 @@ def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
-    with contextlib.suppress(OSError):  # it has ended, or it may not
-        os.setpriority(os.PRIO_PROCESS, process.pid, os.getpriority(os.PRIO_PROCESS, 0) + NICER_BY)
+    yield_to_others(process.pid, NICER_BY)
     return process
 
 

@@ -25,6 +25,7 @@ from mainstem.metadata.postgres_session import PostgresSession
 from mainstem.model.errors import Overloaded, StorageFault
 from mainstem.model.histogram import times_histogram
 from mainstem.storage.engine import Buffer
+from mainstem.storage.scheduling import answer_at_once
 
 logger = logging.getLogger("mainstem.cluster")
 
@@ -136,6 +137,7 @@ class CellWal:
 
     def _run(self) -> None:
         """Without this thread nothing is acknowledged: whatever ends it ends the owner."""
+        answer_at_once()
         try:
             self._commit_all()
         except Exception as error:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from mainstem.model.errors import DiskFull
 from mainstem.model.histogram import counts_histogram, times_histogram
 from mainstem.storage.flusher import Flusher
+from mainstem.storage.scheduling import answer_at_once
 
 if TYPE_CHECKING:
     import asyncio
@@ -216,6 +217,7 @@ class Committer:
                 self._wake.notify()
 
     def _run(self) -> None:
+        answer_at_once()
         while True:
             with self._wake:
                 kept = None

@@ -39,6 +39,7 @@ from mainstem.server.settings import Policy as PolicySettings
 from mainstem.server.tls import TWINS, load_certificate, load_revoked, make_context
 from mainstem.server.watchdog import Watchdog
 from mainstem.storage.directory import DataDirectory
+from mainstem.storage.scheduling import answer_at_once
 from mainstem.storage.tier.store import StoreSettings
 from mainstem.storage.tier.tier import TierSettings
 
@@ -225,6 +226,7 @@ class App:
             if self._directory is not None:
                 self._directory.release()
             raise
+        answer_at_once()
         self.watchdog.start()
         self.ready = True
 

@@ -9,6 +9,8 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
+from mainstem.storage.scheduling import answer_at_once
+
 cdef extern from *:
     """
     #include <errno.h>
@@ -293,6 +295,7 @@ cdef class Flusher:
             free(self.shared)
 
     def _run(self):
+        answer_at_once()
         with nogil:
             _work(self.shared)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import shutil
 import threading
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 from mainstem.log.log import Log
 from mainstem.log.search_index import SUFFIX, build_index, index_path, is_whole
 from mainstem.storage.engine import FileParts, Part, Stat
+from mainstem.storage.scheduling import yield_to_others
 from mainstem.storage.segment.engine import SegmentEngine
 from mainstem.storage.tier.engine import TieredEngine
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mainstem.search")
 
 ROUND_S = 10.0
-NICENESS = 19
+NICER_BY = 19
 FAILED_MAX = 1_000  # parts that could not be indexed, and are not tried again before the next start
 TOPICS_AT_ONCE = 500  # looked at in one turn of the loop
 
@@ -150,8 +150,7 @@ class SearchIndexing:
 
 
 def _lower_priority() -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+    yield_to_others(threading.get_native_id(), NICER_BY)
 
 
 def _is_indexed(stat: Stat, folder: Path) -> bool:
