@@ -53,3 +53,6 @@ def note_topics(
 
 def check_records(records: bytes, count: int, last_delta: int) -> None:
     """Whether a client's records decode to their end. What a checksum covers may still be nonsense."""
+
+def keyless_records(records: Buffer, count: int, last_delta: int, places_max: int) -> tuple[int, list[int]]:
+    """How many of a client's records have no key, and the places of the first. They decode to their end."""

@@ -36,6 +36,7 @@ from mainstem.codec._records import (
     decode_chosen,
     decode_frames,
     decode_values,
+    keyless_records,
     note_topics,
 )
 from mainstem.codec.compression import Codec, deflate, inflate
@@ -68,6 +69,7 @@ __all__ = [
     "frame_heads",
     "frames_since",
     "inflate",
+    "keyless_records",
     "make_frame",
     "make_marker",
     "note_topics",

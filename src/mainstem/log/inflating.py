@@ -5,7 +5,7 @@ more it says `NotInflated`, which every such reader already knows how to deal wi
 without the interpreter's lock, and the reader runs again and finds it here. A reader in a thread inflates where it stands.
 
 What was inflated is kept for the second run, and for whoever reads the same batch next: KEPT_BYTES_MAX of all, those used
-last. A batch is known by all its bytes, so nobody is ever given another's.
+last. A batch is looked up by some of its bytes and known by all of them, so nobody is ever given another's.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ INFLATED_BYTES_MAX = 64 << 20  # of one batch, for readers of other protocols
 KEPT_BYTES_MAX = 128 << 20
 THREADS = 2  # that inflate: more would only take the cores from the loop
 
-Key = tuple[int, bytes]  # codec, compressed records
+Key = tuple[int, int, bytes]  # codec, size and last bytes of the compressed records
+KEY_BYTES = 64
 
 
 class Inflated:
     """The records of one batch; `fault` if they do not inflate, `checked` once they were found to decode to their end."""
 
-    __slots__ = ("checked", "data", "fault")
+    __slots__ = ("checked", "data", "fault", "packed")
 
-    def __init__(self, data: bytes, fault: MainstemError | None = None) -> None:
+    def __init__(self, packed: bytes, data: bytes, fault: MainstemError | None = None) -> None:
+        self.packed = packed
         self.data = data
         self.fault = fault
         self.checked = False
@@ -53,22 +55,32 @@ class _Kept:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def get(self, key: Key) -> Inflated | None:
+    def get(self, codec: int, packed: bytes) -> Inflated | None:
+        """Asked for at each slice of a batch that is delivered: comparing it costs less than a hash of it."""
+        key = _key(codec, packed)
         with self._lock:
             found = self._by_key.get(key)
-            if found is not None:
-                self._by_key.move_to_end(key)
+            if found is None or found.packed != packed:
+                return None
+            self._by_key.move_to_end(key)
             return found
 
-    def put(self, key: Key, inflated: Inflated) -> None:
+    def put(self, codec: int, inflated: Inflated) -> None:
+        key = _key(codec, inflated.packed)
         with self._lock:
             if key in self._by_key:
-                return
+                self._forget(self._by_key.pop(key))
             self._by_key[key] = inflated
-            self._bytes += len(inflated.data) + len(key[1])
+            self._bytes += len(inflated.data) + len(inflated.packed)
             while self._bytes > KEPT_BYTES_MAX and len(self._by_key) > 1:
-                (_, data), oldest = self._by_key.popitem(last=False)
-                self._bytes -= len(oldest.data) + len(data)
+                self._forget(self._by_key.popitem(last=False)[1])
+
+    def _forget(self, inflated: Inflated) -> None:
+        self._bytes -= len(inflated.data) + len(inflated.packed)
+
+
+def _key(codec: int, packed: bytes) -> Key:
+    return codec, len(packed), packed[-KEY_BYTES:]
 
 
 _kept = _Kept()
@@ -90,15 +102,16 @@ class NotInflated(NotLocal):
 
 def bring_inflated(codec: int, data: bytes, bytes_max: int, check: tuple[int, int] | None = None) -> Inflated:
     """Inflate it here, whatever it takes, and keep it; in a thread."""
-    inflated = _kept.get((codec, data))
-    if inflated is None:
+    inflated = _kept.get(codec, data)
+    if inflated is None or len(inflated.data) > bytes_max:
         try:
-            inflated = Inflated(inflate(codec, data, bytes_max))
+            inflated = Inflated(data, inflate(codec, data, bytes_max))
         except MainstemError as fault:
-            inflated = Inflated(b"", fault)
+            inflated = Inflated(data, b"", fault)
     if check is not None:
         inflated.check(*check)
-    _kept.put((codec, data), inflated)
+    if bytes_max >= INFLATED_BYTES_MAX or not isinstance(inflated.fault, MessageTooLarge):
+        _kept.put(codec, inflated)  # else another's limit may be larger
     return inflated
 
 
@@ -112,13 +125,13 @@ def keep_inflated(batch: bytes) -> None:
 def inflate_soon(codec: int, data: bytes, bytes_max: int, check: tuple[int, int] | None = None) -> bytes:
     """The records of a compressed batch, `check`ed (their count and last offset delta) where that is asked for. On a loop
     that serves: NotInflated where they are many."""
-    inflated = _kept.get((codec, data))
+    inflated = _kept.get(codec, data)
     if inflated is None and not may_wait():
         inflated = _inflated_here(codec, data, bytes_max)
         if inflated is None:
             raise NotInflated(codec, data, bytes_max, check)
     if inflated is None:
-        inflated = Inflated(inflate(codec, data, bytes_max))
+        inflated = Inflated(data, inflate(codec, data, bytes_max))
     if check is not None and not inflated.checked:
         if len(inflated.data) > HERE_BYTES_MAX and not may_wait():
             raise NotInflated(codec, data, bytes_max, check)
@@ -132,6 +145,10 @@ def _inflated_here(codec: int, data: bytes, bytes_max: int) -> Inflated | None:
     if len(data) > HERE_BYTES_MAX:
         return None
     try:
-        return Inflated(inflate(codec, data, min(bytes_max, HERE_BYTES_MAX)))
+        return Inflated(data, inflate(codec, data, min(bytes_max, HERE_BYTES_MAX)))
     except MessageTooLarge:
-        return None if bytes_max > HERE_BYTES_MAX else Inflated(b"", MessageTooLarge("the batch inflates to too much"))
+        return (
+            None
+            if bytes_max > HERE_BYTES_MAX
+            else Inflated(data, b"", MessageTooLarge("the batch inflates to too much"))
+        )

@@ -5,7 +5,10 @@ from __future__ import annotations
 import struct
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from mainstem.codec.batch import BATCH_HEAD_SIZE, BatchBuilder, decode_batch, keyless_records
 from mainstem.model.errors import CorruptFrame, InvalidArgument, MessageTooLarge
 
 
@@ -144,3 +147,31 @@ def test_a_records_field_is_split_into_views_of_its_batches(codec):
     for size in range(1, len(batches[0])):
         with pytest.raises(CorruptFrame):
             codec.split_batches(field[:-size])
+
+
+@given(
+    keys=st.lists(st.one_of(st.none(), st.binary(max_size=3)), min_size=1, max_size=300), places_max=st.integers(0, 200)
+)
+def test_records_without_a_key_are_found_as_decoding_finds_them(keys, places_max):
+    builder = BatchBuilder()
+    for key in keys:
+        builder.add(key, b"v", (), 1000)
+    batch = bytes(builder.seal_batch(0))
+    expected = [place for place, one in enumerate(decode_batch(batch, inflated_bytes_max=1 << 20)) if one.key is None]
+    found = keyless_records(batch[BATCH_HEAD_SIZE:], len(keys), len(keys) - 1, places_max)
+    assert found == (len(expected), expected[: min(places_max, 128)])
+
+
+def test_records_that_do_not_decode_have_no_places():
+    batch = bytes(produced_of(BatchBuilder()))[BATCH_HEAD_SIZE:]
+    for cut in range(len(batch)):
+        with pytest.raises(CorruptFrame):
+            keyless_records(batch[:cut], 3, 2, 10)
+    with pytest.raises(CorruptFrame, match="bytes follow"):
+        keyless_records(batch + b"\0", 3, 2, 10)
+
+
+def produced_of(builder: BatchBuilder) -> bytearray:
+    for number in range(3):
+        builder.add(None, b"%d" % number, (), 1000)
+    return builder.seal_batch(0)
