@@ -44,6 +44,7 @@ cdef enum:
     DRAINED_BYTES_MAX = 1 << 20  # to all of a poll set: a thousand that begin to read at once take turns
     SERVE_NS = 1000000  # with a poll set's sockets in one turn: a CONNECT costs as much as a thousand publishes
     SLICE_NS = 500000  # with those who come, and with those who leave
+    COMPANY_SHARE = 2  # these are so much shorter while clients are about that need short turns
     SERVED_UNCLOCKED = 2
     SHARED_TURN_NS = 1000000  # of the processor, for reading and the tick, while others are served, too
     SHARED_TURN_BYTES_MIN = 16 * 1024
@@ -60,6 +61,10 @@ ACCEPTS_MAX = 128  # in one turn, if there is time
 ACCEPT_AGAIN_S = 1.0  # when there are no file descriptors left
 FULL_AGAIN_S = 0.02  # when there are as many connections as may be: some may have ended, and we have not read it
 NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+cdef inline int64_t _short(int64_t span_ns, int64_t at_ns) noexcept:
+    return span_ns // COMPANY_SHARE if at_ns < _company_until_ns else span_ns
 
 
 cdef class Intake:
@@ -452,15 +457,16 @@ cdef class PollSet:
         self.crowd = 2 * stayers < seen and seen >= events_max
         cdef SocketTransport transport
         cdef bint more = False, waits = seen > ready or ready == events_max, quiet = False
-        cdef int64_t until_ns = now_ns() + SERVE_NS, began_ns = processor_ns() if self.priced else 0
+        cdef int64_t at_ns = now_ns(), serve_ns = _short(SERVE_NS, at_ns), until_ns = at_ns + serve_ns
+        cdef int64_t began_ns = processor_ns() if self.priced else 0
         cdef uint64_t before
         cdef Py_ssize_t size, slice_bytes, turn_bytes = <Py_ssize_t>(part * <Py_ssize_t>reactor.server.turn_bytes)
         cdef Py_ssize_t whole_bytes = max(<Py_ssize_t>READ_BYTES, turn_bytes // ready)
         cdef object ticker = reactor.server.ticker, counters = reactor.server.counters
-        cdef bint alone = self._is_alone(until_ns, ticker)
+        cdef bint alone = self._is_alone(at_ns, ticker)
         if alone:
             turn_bytes = reactor.server.alone_bytes
-        turn_bytes = min(turn_bytes, <Py_ssize_t>ticker.ahead_bytes, self._affordable(until_ns))
+        turn_bytes = min(turn_bytes, <Py_ssize_t>ticker.ahead_bytes, self._affordable(at_ns))
         cdef bint ticks = ticker.begin_turn()
         reactor.second = reactor.server.deadlines.second
         reactor.time_ms = <int64_t>reactor.now_ns() // 1000000
@@ -495,7 +501,7 @@ cdef class PollSet:
             rounds += 1
         if waits or more:
             reactor.largest_next = max(reactor.largest_next, share)
-            if self.events_max < EVENTS_MAX and now_ns() < until_ns - SERVE_NS // 2:
+            if self.events_max < EVENTS_MAX and now_ns() < until_ns - serve_ns // 2:
                 self.events_max = min(2 * self.events_max, EVENTS_MAX)
         counters.bytes_in += reactor.bytes_in
         counters.messages_in += reactor.messages_in
@@ -504,7 +510,7 @@ cdef class PollSet:
         if ticks:
             ticker.end_turn()
         if quiet:
-            _company_until_ns = until_ns + COMPANY_NS
+            _company_until_ns = at_ns + COMPANY_NS
             reactor.server.turns.company_until_ns = _company_until_ns
         if self.priced and bytes_in >= SHARED_TURN_BYTES_MIN:
             self._price(bytes_in, processor_ns() - began_ns)
@@ -563,7 +569,7 @@ cdef class Reactor:
 
     def _let_leave(self):
         """A thousand that go at once are not one turn."""
-        cdef int64_t until_ns = now_ns() + SLICE_NS
+        cdef int64_t at_ns = now_ns(), until_ns = at_ns + _short(SLICE_NS, at_ns)
         cdef SocketTransport transport
         while self.leaving:
             transport, error = self.leaving.popleft()
@@ -579,7 +585,7 @@ cdef class Reactor:
 
     def _accept(self):
         """Whoever is one too many waits once, for those who left before it came: then it is refused."""
-        cdef int64_t until_ns = now_ns() + SLICE_NS
+        cdef int64_t at_ns = now_ns(), until_ns = at_ns + _short(SLICE_NS, at_ns)
         cdef bint waited = self.waited
         self.waited = False
         for _ in range(ACCEPTS_MAX):
