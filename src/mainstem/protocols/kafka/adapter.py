@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -58,7 +59,8 @@ from mainstem.protocols.unfinished import NOTED_MIN
 
 logger = logging.getLogger("mainstem.kafka")
 
-SLICED_BYTES_MIN, SLICE_BYTES, SLICES_AT_ONCE = 1024 * 1024, 256 * 1024, 8  # answers so large leave so much at once
+SLICED_BYTES_MIN, SLICE_BYTES = 1024 * 1024, 256 * 1024  # of answers so large so much is written at a time,
+SLICES_AT_ONCE = 8  # and so often at once, if there is time
 API_VERSIONS = 18
 PRODUCE = 0
 BEFORE_LOGIN = (API_VERSIONS, 17, 36)
@@ -479,6 +481,7 @@ class KafkaConnection(Connection):
 
     def _send_rest(self) -> None:
         """A large answer leaves in slices, as the peer takes them: the transport copies what it keeps."""
+        until_ns = self.service.broker.turns.slice_end_ns()
         for _ in range(SLICES_AT_ONCE):
             if not self.rest or self.blocked or self.closing or self.transport is None:
                 return
@@ -488,6 +491,8 @@ class KafkaConnection(Connection):
                 part = part[:SLICE_BYTES]
             self.server.counters.bytes_out += len(part)
             self.write(part)
+            if time.monotonic_ns() >= until_ns:
+                break
         if self.rest and not self.blocked:
             self.service.later(0, self._send_rest)
 
