@@ -142,7 +142,7 @@ def confluent(checkout: Path, arguments: list[str], address: str, spare: Path) -
         (spare / name).write_text(text)
     tests = shutil.copytree(checkout / "tests", spare / "tests")  # beside the installed package, not before its sources
     left_out = f"--ignore={tests / 'integration' / 'share_consumer_oauth'}"  # tokens that nobody signed
-    return _run([*PYTEST, *_files("tests/integration", arguments), left_out], spare, {})
+    return _run([*PYTEST, "-o", "asyncio_mode=auto", *_files("tests/integration", arguments), left_out], spare, {})
 
 
 def franz_go(checkout: Path, arguments: list[str], address: str, spare: Path) -> int:
