@@ -25,20 +25,30 @@ from mainstem.testing import BrokerProcess
 
 DOCKER = '''
 """Stands in for Docker: whatever image is asked for, a broker of ours runs."""
-import subprocess, sys, tempfile, types
+import subprocess, sys, tempfile
+from pathlib import Path
 from types import SimpleNamespace
 class Container:
-    def __init__(self, port):
-        others = [word for name in ("mqtt", "ws", "amqp", "nats", "http") for word in (f"--{name}-port", "off")]
-        command = [sys.executable, "-m", "mainstem", "serve", "--data", tempfile.mkdtemp(), "--kafka-port", str(port)]
-        self._process = subprocess.Popen([*command, *others, "--set", "topics.partitions=2"], stdout=subprocess.DEVNULL)
+    def __init__(self, port, tls_port):
+        command = [sys.executable, "-m", "mainstem", "serve", "--data", tempfile.mkdtemp()]
+        ports = {"kafka": port, "kafkas": tls_port}
+        for name in ("mqtt", "ws", "amqp", "nats", "http"):
+            ports |= {name: "off", "wss" if name == "ws" else f"{name}s": "off"}
+        made = Path("tests/ssl_cert").resolve()
+        files = {"certificate": "server.crt", "key": "server.key", "client_ca": "ca.crt"}
+        settings = ["topics.partitions=2", *(f"tls.{name}={made / file}" for name, file in files.items())]
+        settings += [f"listeners.{name}_port={one}" for name, one in ports.items()]
+        command += [word for one in settings for word in ("--set", one)]
+        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     def exec_run(self, *args, **options):
         return 0, b""
     def stop(self):
         self._process.terminate()
         self._process.wait()
 class Client:
-    containers = SimpleNamespace(run=lambda environment, **options: Container(environment["ADVERTISED_PORT"]))
+    containers = SimpleNamespace(run=lambda environment, **options: Container(
+        environment["ADVERTISED_PORT"], environment["ADVERTISED_SSL_PORT"]
+    ))
     def close(self):
         pass
 def from_env():
@@ -127,8 +137,11 @@ def aiokafka(checkout: Path, arguments: list[str], address: str, spare: Path) ->
     (spare / "docker.py").write_text(DOCKER)
     (spare / "ktutil").write_text("#!/bin/sh\n")  # its fixture makes a keytab for tests that are left out
     (spare / "ktutil").chmod(0o755)
-    (checkout / "tests" / "ssl_cert").mkdir(exist_ok=True)
-    # Kerberos and TLS certificates are made inside its own image.
+    made = checkout / "tests" / "ssl_cert"
+    if not (made / "client.crt").exists():
+        made.mkdir(exist_ok=True)
+        _run(["bash", str(checkout / "gen-ssl-certs.sh")], made, {}, quiet=True)
+    # Its logins are set up by Kafka's scripts and Kerberos inside its own image.
     left_out = ["--deselect=tests/test_sasl.py", "--ignore=tests/test_sasl.py"]
     path = f"{spare}{os.pathsep}{os.environ['PATH']}"
     environment = {"PYTHONPATH": str(spare), "AIOKAFKA_NO_EXTENSIONS": "1", "PATH": path}
