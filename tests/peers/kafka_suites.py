@@ -179,14 +179,17 @@ def librdkafka(checkout: Path, arguments: list[str], address: str, spare: Path) 
     tests = built / "tests"
     (tests / "test.conf").write_text(f"bootstrap.servers={address}\ntest.topic.random=true\n")
     environment = {"LD_LIBRARY_PATH": "../src:../src-cpp", "TEST_KAFKA_VERSION": "4.0.0", "TEST_LEVEL": "1"}
-    numbers = arguments or sorted({one.name[:4] for one in tests.glob("0[0-9][0-9][0-9]-*.c*")})
-    failed = []
-    for number in numbers:  # a process each: a test that outlives its time ends its process
-        command = ["timeout", "300", "./test-runner", "-Q", "-L", "-p1"]
-        if _run(command, tests, {**environment, "TESTS": number}):
-            failed.append(number)
-    print("failed:", " ".join(failed) or "none", flush=True)
-    return bool(failed)
+    command = ["timeout", "300", "./test-runner", "-Q", "-L", "-p1"]
+
+    def failed_of(numbers: list[str]) -> list[str]:  # a process each: a test that outlives its time ends its process
+        return [one for one in numbers if _run(command, tests, {**environment, "TESTS": one})]
+
+    once = failed_of(arguments or sorted({one.name[:4] for one in tests.glob("0[0-9][0-9][0-9]-*.c*")}))
+    # Most have their time by the clock on the wall, which a busy machine exceeds.
+    twice = failed_of(once)
+    print("passed at the second try:", " ".join(one for one in once if one not in twice) or "none")
+    print("failed:", " ".join(twice) or "none", flush=True)
+    return bool(twice)
 
 
 LOG_CHARACTERS = 20_000
