@@ -23,7 +23,7 @@ LIBRDKAFKA_FAILS = {
     "0109",
     "0115",
     "0119",
-    "0081",  # makes ACLs without any user here
+    "0081",  # makes ACLs for users that are not there
     "0103",  # asks for a replication factor of 3
     "0129",  # asks for segments of 20 kB, where Kafka 4 wants a megabyte, too
 }
