@@ -24,7 +24,7 @@ from tests.protocol.kafka.raw import RawClient
 from tests.protocol.mqtt.raw import Raw
 from tests.users import ANN, ROOT, add_users, allow
 
-CLUSTER_AUTHORIZATION_FAILED = 31
+CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, RESOURCE_NOT_FOUND = 31, 42, 91
 EVERY = AclBindingFilter(
     ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
 )
@@ -114,3 +114,37 @@ def test_everybody_is_a_role(broker: Broker) -> None:
     with Raw.connected(broker.mqtt_port, version=5, username=ANN[0], password=ANN[1].encode()) as ann:
         assert ann.subscribe(("public", 0)) == [0]
     assert root.describe_acls(EVERY).result(10) == [wanted]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "why"),
+    [
+        (
+            AclBinding(
+                ResourceType.TOPIC,
+                "t",
+                ResourcePatternType.LITERAL,
+                "User:nobody",
+                "*",
+                AclOperation.READ,
+                AclPermissionType.ALLOW,
+            ),
+            RESOURCE_NOT_FOUND,
+            "there is no user nobody",
+        ),
+        (
+            acl(ResourceType.BROKER, "kafka-cluster", ResourcePatternType.LITERAL, AclOperation.ALTER),
+            INVALID_REQUEST,
+            "what concerns the cluster is for admins",
+        ),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_for_what_it_is_and_not_for_a_topic(
+    broker: Broker, wanted: AclBinding, code: int, why: str
+) -> None:
+    root = admin(broker, ROOT)
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        root.create_acls([wanted])[wanted].result(10)
+    error = refused.value.args[0]
+    assert error.code() == code
+    assert why in error.str()

@@ -67,6 +67,10 @@ BEFORE_LOGIN = (API_VERSIONS, 17, 36)
 IDLE_S_MAX = 600
 SEND_NOW_BYTES_MIN = 64 * 1024
 FEW_CONNECTIONS = 4  # a request that comes alone then need not wait for others that could share its write
+# Who sends several requests at once sees by the later ones what the earlier have changed (Kafka handles one after another):
+# a change waits for the change before it, and so does what shows changes.
+CHANGES = {19, 20, 21, 30, 31, 33, 37, 42, 44, 47, 49, 51, 91, 92}
+SHOW_CHANGES = {2, 3, 9, 15, 16, 23, 29, 32, 48, 50, 60, 69, 75, 77, 90}
 TASKS_MAX = 100  # handlers of one connection that wait for something; more begin as these end
 
 Handler = Callable[["Request"], Any]
@@ -186,6 +190,7 @@ class KafkaConnection(Connection):
     metered_by = KafkaMetering
 
     __slots__ = (
+        "change",
         "channel",
         "client_id",
         "fd",
@@ -227,6 +232,7 @@ class KafkaConnection(Connection):
         self.login: Any = None  # the exchange of a SASL mechanism, while it runs
         self.fetch_sessions: set[int] = set()  # fetch sessions to forget with the connection
         self.share_sessions: set[tuple[str, str]] = set()
+        self.change: asyncio.Event | None = None  # set when the last change of its that was begun has ended
         self.tasks: set[asyncio.Task[None]] = set()
         self.parked: deque[Callable[[], None]] = deque()  # requests that wait until the peer reads; PENDING_MAX at most
         self.opening = asyncio.Lock()  # held while a batch of its is looked at elsewhere
@@ -379,13 +385,35 @@ class KafkaConnection(Connection):
         if head.key != PRODUCE or body.acks != 0:
             self.channel.expect(slot)
         request = Request(self, body, head.version, head.client_id, slot)
-        answer = HANDLERS[head.key](request)
+        answer = self._begin(HANDLERS[head.key], request, head.key)
         if answer is None:
             return
         if inspect.iscoroutine(answer):
             self._run(answer, slot)
         else:
             self.answer(slot, answer)
+
+    def _begin(self, handler: Handler, request: Request, key: int) -> Any:
+        before = self.change
+        if key in CHANGES:
+            self.change = asyncio.Event()
+            return self._in_turn(handler, request, before, self.change)
+        if before is not None and key in SHOW_CHANGES:
+            return self._in_turn(handler, request, before, None)
+        return handler(request)
+
+    async def _in_turn(
+        self, handler: Handler, request: Request, before: asyncio.Event | None, ended: asyncio.Event | None
+    ) -> Any:
+        if before is not None:
+            await before.wait()
+        try:
+            answer = handler(request)
+            return await answer if inspect.isawaitable(answer) else answer
+        finally:
+            if ended is not None:
+                ended.set()
+                self.change = None if self.change is ended else self.change
 
     def _run(self, answer: Any, slot: Slot) -> None:
         """A client of many partitions asks for all of them at once: what is too many for now begins later."""

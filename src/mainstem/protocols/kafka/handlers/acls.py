@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mainstem.broker.rights.access import Access, Action, Kind, Rule
 from mainstem.broker.rights.decisions import EVERYBODY
 from mainstem.broker.rights.rules import LITERAL, PATTERN, PREFIX
-from mainstem.model.errors import InvalidArgument, MainstemError
+from mainstem.model.errors import InvalidArgument, MainstemError, NotFound
 from mainstem.model.topic import kafka_name, topic_of_kafka
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import is_admin
@@ -149,9 +149,16 @@ async def create_acls(request: Request) -> Any:
             user, rule = _rule_of(asked)
             _set_rules(access, user, _joined(_rules(access, user), rule))
         except MainstemError as fault:
-            result.error_code, result.error_message = code_of(fault), str(fault)
+            result.error_code, result.error_message = _code_of(fault), str(fault)
     await request.service.broker.store.flush()
     return answer
+
+
+def _code_of(fault: MainstemError) -> ErrorCode:
+    """The general codes are of topics and their settings: a tool would say that the topic is missing."""
+    if isinstance(fault, NotFound):
+        return ErrorCode.RESOURCE_NOT_FOUND
+    return ErrorCode.INVALID_REQUEST if isinstance(fault, InvalidArgument) else code_of(fault)
 
 
 def _rule_of(asked: Any) -> tuple[str, Rule]:
