@@ -1,0 +1,52 @@
+"""How long a start waits for an object store that does not serve. One refused request is every day's business of a store;
+a store that refuses all of them is somebody's mistake, and whoever starts the broker must hear of it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from mainstem.storage.tier.store import StoreAway, StoreSettings
+
+logger = logging.getLogger("mainstem.tier")
+
+START_S = 30.0
+TRIES_MIN = 2  # a request that hangs may have used up the time
+PAUSE_S, PAUSE_S_MAX = 0.25, 5.0  # the first between two tries, and what it doubles to
+T = TypeVar("T")
+
+
+class Patience:
+    """`try_again(call)` until it succeeds; all calls together have so many seconds. Not for the loop's thread."""
+
+    def __init__(self, store: StoreSettings, seconds: float = START_S) -> None:
+        self._store, self._seconds = store, seconds
+        self._deadline = time.monotonic() + seconds
+
+    def try_again(self, call: Callable[[], T]) -> T:
+        began, tries, pause_s = time.monotonic(), 0, PAUSE_S
+        while True:
+            try:
+                return call()
+            except StoreAway as error:
+                tries, left_s = tries + 1, self._deadline - time.monotonic()
+                if left_s <= 0 and (tries >= TRIES_MIN or self._seconds <= 0):
+                    raise self._given_up(error, tries, time.monotonic() - began) from error
+                if tries == 1:
+                    logger.warning(
+                        "the object store does not serve yet, it is tried again for %.0f s: %s", max(left_s, 0.0), error
+                    )
+                time.sleep(max(0.0, min(pause_s * random.uniform(0.75, 1.0), left_s)))
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    def _given_up(self, error: StoreAway, tries: int, seconds: float) -> StoreAway:
+        where = f"{self._store.url} at {self._store.endpoint}" if self._store.endpoint else self._store.url
+        times = "once" if tries == 1 else f"{tries} times within {seconds:.0f} s"
+        return StoreAway(
+            f"the object store {where} does not serve; asked {times}, it answered: {error.message}",
+            fix="see that it runs and takes requests; its address is tier.store and tier.endpoint, "
+            "and `mainstem cluster doctor` or `mainstem doctor` asks it again",
+        )
