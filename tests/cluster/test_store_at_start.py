@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from mainstem.cluster.checks import join
-from mainstem.storage.tier.patience import START_S
+from mainstem.storage.tier.patience import START_S, Patience
 from mainstem.storage.tier.store import StoreAway, StoreSettings
 from mainstem.testing.process import BrokerProcess, lasting_ports
 from tests.cluster.kit import new_database
@@ -83,6 +85,25 @@ def test_a_store_that_refuses_for_longer_ends_a_start_with_what_it_answered_and_
     assert "Traceback" not in said
 
 
+@pytest.mark.slow
+def test_whoever_stops_a_broker_that_waits_for_the_store_does_not_wait_for_it(
+    tmp_path: Path, postgres: PostgresServer, server: S3Server, proxy: FaultProxy
+) -> None:
+    proxy.faults["*"] = "503"
+    broker = broker_of(tmp_path, postgres, server, proxy)
+    with ThreadPoolExecutor(1) as starting:
+        started = starting.submit(broker.start)
+        deadline = time.monotonic() + 60
+        while not broker.log_path.exists() or "does not serve yet" not in broker.log():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        began = time.monotonic()
+        broker.signal(signal.SIGINT)
+        with pytest.raises(RuntimeError, match="ended at once"):
+            started.result()
+        assert time.monotonic() - began < 5
+
+
 def test_whoever_starts_over_is_told_at_once_and_waits_elsewhere(
     tmp_path: Path, postgres: PostgresServer, server: S3Server, proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,5 +112,5 @@ def test_whoever_starts_over_is_told_at_once_and_waits_elsewhere(
     proxy.faults["*"] = "503"
     store = StoreSettings(f"s3://bucket/{tmp_path.name}", proxy.endpoint)
     with pytest.raises(StoreAway, match="SlowDown"):
-        join(new_database(postgres), store, single_postgres=True, patience_s=0.0)
+        join(new_database(postgres), store, single_postgres=True, patience=Patience(store, 0.0))
     assert proxy.requests["PUT"] == 1

@@ -167,7 +167,11 @@ class Broker(Declaring):
             journal = disk if isinstance(disk, StatementJournal) else None
             self.logs.tier = Tier(data, self.options.tier, self.logs.files.indexes, journal=journal)
             claim = partial(self.logs.tier.claim, known_ours=self.options.replicated)
-            await loop.run_in_executor(None, claim)
+            try:
+                await loop.run_in_executor(None, claim)
+            except asyncio.CancelledError:  # stopped while it waits for the store
+                self.logs.tier.closing.set()
+                raise
             self.logs.objects = ObjectLogs(self.logs.tier)
         self.logs.load_closed()
         self.logs.remembered = (DELAYED_TOPIC,)

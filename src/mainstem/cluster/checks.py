@@ -11,7 +11,7 @@ from mainstem.cluster.membership import SKEW_S_MAX, Membership, View, look
 from mainstem.cluster.schema import FIRST_CELL, SCHEMA, Identity, find, metadata_schema, prepare
 from mainstem.metadata.postgres_session import PostgresSession
 from mainstem.model.errors import ConfigError, MainstemError
-from mainstem.storage.tier.patience import START_S, Patience
+from mainstem.storage.tier.patience import Patience
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreSettings
 
 if TYPE_CHECKING:
@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 OWNER = "cluster"  # the object that says whose prefix it is
 
 
-def join(dsn: str, store: StoreSettings, *, single_postgres: bool, patience_s: float = START_S) -> Identity:
-    """The cluster's identity, once everything it needs was seen to work; a store that does not is bound to none. Waits,
-    for a store that refuses requests so long."""
-    session, patience = PostgresSession(dsn, SCHEMA), Patience(store, patience_s)
+def join(dsn: str, store: StoreSettings, *, single_postgres: bool, patience: Patience | None = None) -> Identity:
+    """The cluster's identity, once everything it needs was seen to work; a store that does not is bound to none. Waits."""
+    session, patience = PostgresSession(dsn, SCHEMA), patience or Patience(store)
     try:
         check_postgres(session, single_postgres=single_postgres)
         known = find(session)

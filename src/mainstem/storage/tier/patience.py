@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -20,11 +21,16 @@ T = TypeVar("T")
 
 
 class Patience:
-    """`try_again(call)` until it succeeds; all calls together have so many seconds. Not for the loop's thread."""
+    """`try_again(call)` until it succeeds; all calls together have so many seconds. Not for the loop's thread, which may
+    `end` it: whoever stops a broker that starts does not wait for the store."""
 
-    def __init__(self, store: StoreSettings, seconds: float = START_S) -> None:
+    def __init__(self, store: StoreSettings, seconds: float = START_S, ended: threading.Event | None = None) -> None:
         self._store, self._seconds = store, seconds
+        self._ended = ended or threading.Event()
         self._deadline = time.monotonic() + seconds
+
+    def end(self) -> None:
+        self._ended.set()
 
     def try_again(self, call: Callable[[], T]) -> T:
         began, tries, pause_s = time.monotonic(), 0, PAUSE_S
@@ -39,7 +45,8 @@ class Patience:
                     logger.warning(
                         "the object store does not serve yet, it is tried again for %.0f s: %s", max(left_s, 0.0), error
                     )
-                time.sleep(max(0.0, min(pause_s * random.uniform(0.75, 1.0), left_s)))
+                if self._ended.wait(max(0.0, min(pause_s * random.uniform(0.75, 1.0), left_s))):
+                    raise
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     def _given_up(self, error: StoreAway, tries: int, seconds: float) -> StoreAway:

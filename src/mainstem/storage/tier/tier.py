@@ -116,7 +116,7 @@ class Tier:
             raise ConfigError(
                 f"tier.store is {url}, and this broker's objects lie in {known}", fix=f'[tier] store = "{known}"'
             )
-        patience = Patience(self.settings.store, 0.0 if known == url else START_S)
+        patience = Patience(self.settings.store, 0.0 if known == url else START_S, self.closing)
         try:
             if not known_ours or known != url:
                 self._claim(patience)
