@@ -166,12 +166,7 @@ class Broker(Declaring):
             disk = self.options.disk
             journal = disk if isinstance(disk, StatementJournal) else None
             self.logs.tier = Tier(data, self.options.tier, self.logs.files.indexes, journal=journal)
-            claim = partial(self.logs.tier.claim, known_ours=self.options.replicated)
-            try:
-                await loop.run_in_executor(None, claim)
-            except asyncio.CancelledError:  # stopped while it waits for the store
-                self.logs.tier.closing.set()
-                raise
+            await self._claim(self.logs.tier)
             self.logs.objects = ObjectLogs(self.logs.tier)
         self.logs.load_closed()
         self.logs.remembered = (DELAYED_TOPIC,)
@@ -310,6 +305,13 @@ class Broker(Declaring):
     def _names(self) -> Iterator[bytes]:
         for namespace in self.namespaces.values():
             yield from namespace.names()
+
+    async def _claim(self, tier: Tier) -> None:
+        try:
+            await asyncio.to_thread(tier.claim, known_ours=self.options.replicated)
+        except asyncio.CancelledError:  # stopped while it waits for the store
+            tier.closing.set()
+            raise
 
     def _open_stamps(self, state: LogState) -> Stamps:
         reserved = Fact(state, STAMPS)
