@@ -27,7 +27,7 @@ class Patience:
     def __init__(self, store: StoreSettings, seconds: float = START_S, ended: threading.Event | None = None) -> None:
         self._store, self._seconds = store, seconds
         self._ended = ended or threading.Event()
-        self._deadline = time.monotonic() + seconds
+        self._left_s = seconds  # only time in which requests fail is counted
 
     def end(self) -> None:
         self._ended.set()
@@ -36,9 +36,9 @@ class Patience:
         began, tries, pause_s = time.monotonic(), 0, PAUSE_S
         while True:
             try:
-                return call()
+                found = call()
             except StoreAway as error:
-                tries, left_s = tries + 1, self._deadline - time.monotonic()
+                tries, left_s = tries + 1, self._left_s - (time.monotonic() - began)
                 if left_s <= 0 and (tries >= TRIES_MIN or self._seconds <= 0):
                     raise self._given_up(error, tries, time.monotonic() - began) from error
                 if tries == 1:
@@ -48,6 +48,9 @@ class Patience:
                 if self._ended.wait(max(0.0, min(pause_s * random.uniform(0.75, 1.0), left_s))):
                     raise
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
+            else:
+                self._left_s -= time.monotonic() - began if tries else 0.0
+                return found
 
     def _given_up(self, error: StoreAway, tries: int, seconds: float) -> StoreAway:
         where = f"{self._store.url} at {self._store.endpoint}" if self._store.endpoint else self._store.url
