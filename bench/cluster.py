@@ -2,7 +2,7 @@
 
 `python -m bench cluster` takes four to six minutes. PostgreSQL syncs its commits here, and has no standby; the store is
 SeaweedFS; clients are in this process. `MAINSTEM_BENCH_STORED_MB` (default 256) is what lies in the store for the failovers
-with data.
+with data, a gigabyte of it at most in tiered segments, the rest in bundles.
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ KILLS, PAUSES, MOVES = 5, 2, 6
 PACE_S, SETTLE_S = 0.005, 3.0  # of clients during planned hand-overs; after each
 LOCAL_BYTES = 100_000_000
 STORED_MB = int(os.environ.get("MAINSTEM_BENCH_STORED_MB", "256"))
+TIERED_MB = 1_000  # of it at most through PostgreSQL
+LARGE_BYTES, QUEUED_KB = 500_000, 64 << 10  # a record of the rest; what the client keeps of what is not answered
+VOLUMES = 40  # of the store, which may have 50
 COMMITS, PUTS = "mainstem_cluster_commits_total", 'mainstem_tier_requests_total{verb="PUT"}'
 
 
@@ -270,22 +273,37 @@ def hand_overs(cluster: Cluster) -> list[float]:
 
 
 def store_much(cluster: Cluster) -> None:
+    """Some of it through PostgreSQL into segments that are moved to the store, the rest by the bulk lane."""
     broker = cluster[cluster.wait_owner()]
     before = local_bytes(broker)
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "linger.ms": 50, "batch.size": 1 << 20})
-    for number in range(STORED_MB * 1_000):
+    tiered_mb = min(STORED_MB, TIERED_MB)
+    produce(broker, "cold.a", VALUE, tiered_mb * 1_000)
+    produce(broker, "bulk.stored", os.urandom(LARGE_BYTES), (STORED_MB - tiered_mb) * 1_000_000 // LARGE_BYTES)
+    cluster.until(
+        lambda: local_bytes(broker) < before + LOCAL_BYTES
+    )  # little more than the newest segments is left here
+
+
+def produce(broker: BrokerProcess, topic: str, value: bytes, count: int) -> None:
+    settings = {"linger.ms": 50, "batch.size": 1 << 20, "queue.buffering.max.kbytes": QUEUED_KB}
+    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, **settings})
+    failed: list[object] = []
+
+    def told(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    for number in range(count):
         while True:
             try:
-                producer.produce("cold.a", VALUE)
+                producer.produce(topic, value, on_delivery=told)
                 break
             except BufferError:
                 producer.poll(0.05)
         if not number % 1_000:
             producer.poll(0)
     assert producer.flush(300) == 0
-    cluster.until(
-        lambda: local_bytes(broker) < before + LOCAL_BYTES
-    )  # little more than the newest segments is left here
+    assert failed == []
 
 
 def local_bytes(broker: BrokerProcess) -> int:
@@ -328,7 +346,8 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "s3").mkdir()
-        run(stack.enter_context(s3_server(folder / "s3")), folder, stack)
+        volume_mib = max(64, STORED_MB // VOLUMES)
+        run(stack.enter_context(s3_server(folder / "s3", volume_mib=volume_mib)), folder, stack)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import struct
 import threading
 import time
 from collections import Counter
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 READ_BYTES = 1 << 16
 REFUSALS = {
     "503": (b"503 Slow Down", b"SlowDown", b"Please reduce your request rate."),
+    "500": (b"500 Internal Server Error", b"InternalError", b"We encountered an internal error. Please try again."),
     "nobucket": (b"404 Not Found", b"NoSuchBucket", b"The specified bucket does not exist"),
     "skewed": (b"403 Forbidden", b"RequestTimeTooSkewed", b"The difference between the times is too large."),
 }
@@ -24,6 +26,7 @@ class FaultProxy:
     cut       the answer ends halfway          lost  carried out, and the answer never comes
     short     a whole answer with half of it   flipped  one bit of the answer is another
     skewed    refused: the clocks differ       nobucket  refused: SeaweedFS would make the bucket
+    500       refused with InternalError       reset     the connection is reset before anything is carried out
 
     `cut*2` (and any other) happens to the first two requests for the same bytes of an object, and not to later ones.
     """
@@ -74,6 +77,9 @@ class FaultProxy:
             body = b"<Error><Code>%b</Code><Message>%b</Message></Error>" % (code, message)
             client.sendall(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
             return True
+        if fault == "reset":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            return False
         if fault.startswith("delay:"):
             time.sleep(float(fault.partition(":")[2]))
         with socket.create_connection(self._upstream) as upstream:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import paho.mqtt.client as mqtt
@@ -118,8 +119,11 @@ def ask(ports: dict[str, int], path: str, login: str, body: bytes | None = None)
     headers = {"content-type": "application/json"}
     if login:
         headers["authorization"] = "Basic " + base64.b64encode(login.rstrip("@").encode()).decode()
-    with urlopen(Request(f"http://127.0.0.1:{ports['http']}{path}", body, headers), timeout=30) as answer:
-        return json.load(answer)
+    try:
+        with urlopen(Request(f"http://127.0.0.1:{ports['http']}{path}", body, headers), timeout=30) as answer:
+            return json.load(answer)
+    except HTTPError as error:
+        raise AssertionError(f"{error.code}: {error.read().decode()}") from None
 
 
 @pytest.mark.slow
@@ -199,3 +203,14 @@ def test_a_namespace_that_is_removed_leaves_nothing_to_the_next_one_of_its_name(
     cluster.run("namespace", "add", NAMESPACE, "--cell", "new")
     assert cluster.ask("SELECT count(*) AS n FROM cell")["n"] == 2, "the empty cell is used again"
     cluster.until(lambda: get(cluster["a"].ports, f"/v1/topics?namespace={NAMESPACE}")["items"] == [])
+
+
+def test_a_namespace_that_is_removed_and_added_again_at_once_is_there(cluster: Cluster) -> None:
+    ports = cluster["a"].ports
+    assert get(ports, f"/v1/topics?namespace={NAMESPACE}")["items"] == []
+    for _ in range(5):
+        url = f"http://127.0.0.1:{ports['http']}/v1/namespaces/{NAMESPACE}"
+        with urlopen(Request(url, method="DELETE"), timeout=30):
+            pass
+        post(ports, "/v1/namespaces", {"name": NAMESPACE, "cell": "new"})
+        assert get(ports, f"/v1/topics?namespace={NAMESPACE}")["items"] == []

@@ -37,7 +37,9 @@ class Forwarding(Protocol):
 
     placement: Placement
 
-    async def open(self, listener: str, peer: tuple[str, int], tls: bool, cell: int, principal: Principal) -> Any: ...
+    async def open(
+        self, listener: str, peer: tuple[str, int], tls: bool, cell: int, principal: Principal, namespace: str
+    ) -> Any: ...
 
 
 def cell_elsewhere(placement: Placement, scope: Scope, principal: Principal | None) -> int | None:
@@ -72,7 +74,8 @@ async def send_on(
     peer, tls = scope.get("client") or ("", 0), scope["scheme"] == "https"
     try:
         async with asyncio.timeout(OWNER_S):
-            stream = await forward.open("http", peer, tls, cell, principal or Principal("anonymous"))
+            asking = principal or Principal("anonymous")
+            stream = await forward.open("http", peer, tls, cell, asking, _namespace_in(scope))
     except (TimeoutError, OSError):
         error = Overloaded(
             "the cell of this namespace has no owner for now", fix="mainstem cluster status, and try again"

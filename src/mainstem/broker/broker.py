@@ -13,7 +13,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,8 +165,7 @@ class Broker(Declaring):
             disk = self.options.disk
             journal = disk if isinstance(disk, StatementJournal) else None
             self.logs.tier = Tier(data, self.options.tier, self.logs.files.indexes, journal=journal)
-            claim = partial(self.logs.tier.claim, known_ours=self.options.replicated)
-            await loop.run_in_executor(None, claim)
+            await self._claim(self.logs.tier)
             self.logs.objects = ObjectLogs(self.logs.tier)
         self.logs.load_closed()
         self.logs.remembered = (DELAYED_TOPIC,)
@@ -306,6 +304,13 @@ class Broker(Declaring):
     def _names(self) -> Iterator[bytes]:
         for namespace in self.namespaces.values():
             yield from namespace.names()
+
+    async def _claim(self, tier: Tier) -> None:
+        try:
+            await asyncio.to_thread(tier.claim, known_ours=self.options.replicated)
+        except asyncio.CancelledError:  # stopped while it waits for the store
+            tier.closing.set()
+            raise
 
     def _open_stamps(self, state: LogState) -> Stamps:
         reserved = Fact(state, STAMPS)

@@ -11,7 +11,8 @@ from mainstem.cluster.membership import SKEW_S_MAX, Membership, View, look
 from mainstem.cluster.schema import FIRST_CELL, SCHEMA, Identity, find, metadata_schema, prepare
 from mainstem.metadata.postgres_session import PostgresSession
 from mainstem.model.errors import ConfigError, MainstemError
-from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
+from mainstem.storage.tier.patience import Patience
+from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreSettings
 
 if TYPE_CHECKING:
     import asyncpg
@@ -19,17 +20,17 @@ if TYPE_CHECKING:
 OWNER = "cluster"  # the object that says whose prefix it is
 
 
-def join(dsn: str, store: StoreSettings, *, single_postgres: bool) -> Identity:
+def join(dsn: str, store: StoreSettings, *, single_postgres: bool, patience: Patience | None = None) -> Identity:
     """The cluster's identity, once everything it needs was seen to work; a store that does not is bound to none. Waits."""
-    session = PostgresSession(dsn, SCHEMA)
+    session, patience = PostgresSession(dsn, SCHEMA), patience or Patience(store)
     try:
         check_postgres(session, single_postgres=single_postgres)
         known = find(session)
-        check_store(store, known)
+        check_store(store, known, patience)
         identity = prepare(session, store.url.rstrip("/"))
         if known is None:
-            check_store(store, identity)  # another may have been first, with another store
-        claim_store(store, identity)
+            check_store(store, identity, patience)  # another may have been first, with another store
+        claim_store(store, identity, patience)
         return identity
     finally:
         session.close()
@@ -53,32 +54,29 @@ def check_postgres(session: PostgresSession, *, single_postgres: bool) -> None:
         )
 
 
-def check_store(settings: StoreSettings, identity: Identity | None) -> None:
+def check_store(settings: StoreSettings, identity: Identity | None, patience: Patience | None = None) -> None:
     """It is the cluster's, or nobody's, and lets us write, read and delete."""
-    url = settings.url.rstrip("/")
+    url, again = settings.url.rstrip("/"), (patience or Patience(settings, 0.0)).try_again
     if identity is not None and identity.store != url:
         raise ConfigError(
             f"the cluster's objects lie in {identity.store}, not in {url}", fix=f"--store {identity.store}"
         )
     store, check = ObjectStore(settings), f"check/{uuid.uuid4().hex}"
-    try:
-        store.put(check, b"mainstem\n")
-        if store.get(check, 0, 9) != b"mainstem\n":
-            raise ConfigError(f"{url}/{check}: what was written is not what is read", fix="mainstem doctor")
-        store.delete(check)
-        owner = _owner_of(store)
-    except StoreAway as error:
-        raise StoreAway(f"the object store does not answer: {error.message}", fix="see that it runs") from error
+    again(lambda: store.put(check, b"mainstem\n"))
+    if again(lambda: store.get(check, 0, 9)) != b"mainstem\n":
+        raise ConfigError(f"{url}/{check}: what was written is not what is read", fix="mainstem doctor")
+    again(lambda: store.delete(check))
+    owner = again(lambda: _owner_of(store))
     if owner and (identity is None or owner != identity.id):
         raise ConfigError(
             f"{url} belongs to another cluster ({owner})", fix=f"a prefix of its own for each cluster: --store {url}-2"
         )
 
 
-def claim_store(settings: StoreSettings, identity: Identity) -> None:
+def claim_store(settings: StoreSettings, identity: Identity, patience: Patience) -> None:
     store = ObjectStore(settings)
-    if not _owner_of(store):
-        store.put(OWNER, json.dumps({"id": identity.id}).encode())
+    if not patience.try_again(lambda: _owner_of(store)):
+        patience.try_again(lambda: store.put(OWNER, json.dumps({"id": identity.id}).encode()))
 
 
 def _owner_of(store: ObjectStore) -> str:

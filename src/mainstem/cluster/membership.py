@@ -233,6 +233,7 @@ class Membership:
         self._held: dict[int, tuple[int, float]] = {}  # cell → epoch, when it was last renewed (monotonic)
         self._stopping = False
         self.view = View({}, {})
+        self.looks = 0  # how many there were; the view is of the last one, or of a later one
         self.node_id = 0
         self.away = ""  # why PostgreSQL does not answer, while it does not
         self._thread = threading.Thread(target=self._run, name="membership", daemon=True)
@@ -373,6 +374,7 @@ class Membership:
                 due = began - renewed_s >= RENEW_S
                 renewed_s = began if due else renewed_s
                 self.view = self._session.use(partial(self._look, held if due else None))
+                self.looks += 1
                 if due:
                     self._note_renewed(held, began)
                 self.away = ""

@@ -47,7 +47,12 @@ def place(dsn: str, namespace: str, cell: str) -> tuple[int, str]:
 
 def take_place_away(dsn: str, namespace: str) -> None:
     """The namespace was removed. Its cell stays, for others."""
-    _use(dsn, lambda connection: connection.execute("DELETE FROM place WHERE namespace = $1", namespace))
+
+    async def take_and_tell(connection: asyncpg.Connection[Any]) -> None:
+        await connection.execute("DELETE FROM place WHERE namespace = $1", namespace)
+        await hurry(connection)
+
+    _use(dsn, take_and_tell)
 
 
 def _use(dsn: str, run: Any) -> Any:

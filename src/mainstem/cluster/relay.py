@@ -37,11 +37,11 @@ LATELY_MAX = 10_000  # addresses whose cell is remembered
 Address = tuple[str, int]
 
 Find = Callable[[str, int], Any]  # a listener's server by the cell it is of, None where it is not ours to serve
-Ready = Callable[[Principal], Awaitable[None]]
+Ready = Callable[[Principal, str], Awaitable[None]]  # whoever comes, and the namespace that is asked about, "" if any
 Opening = Callable[[int], asyncio.Event | None]  # of a cell that is ours and does not serve yet: set when it does
 
 
-async def at_once(principal: Principal) -> None:
+async def at_once(principal: Principal, namespace: str) -> None:
     """Everything is known of whoever comes."""
 
 
@@ -94,15 +94,15 @@ class RelayDoor(Trunk):
         if again is None:
             _begin(server, stream)
         else:
-            self._run(self._begin_when_ready(server, stream, again))
+            self._run(self._begin_when_ready(server, stream, again, str(hello.get("namespace", ""))))
 
     def _run(self, waiting: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(waiting)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _begin_when_ready(self, server: Any, stream: Stream, again: dict[str, Any]) -> None:
-        await self._ready(of_document(again))
+    async def _begin_when_ready(self, server: Any, stream: Stream, again: dict[str, Any], namespace: str) -> None:
+        await self._ready(of_document(again), namespace)
         if not stream.is_closing():
             _begin(server, stream)
 

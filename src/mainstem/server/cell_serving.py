@@ -42,7 +42,7 @@ logger = logging.getLogger("mainstem.cluster")
 PLACES_S = 0.25
 PREPARE_TRIES, PREPARE_AGAIN_S = 20, 0.2
 NAMESPACE_S = 3.0  # for a namespace that was just added to be made
-PLACED_S = 10.0  # for a cell that was just added to be owned
+PLACED_S, PLACED_AGAIN_S = 10.0, 0.05  # for a cell that was just added to be owned
 
 
 class Forwarding:
@@ -55,25 +55,33 @@ class Forwarding:
     def __call__(self, transport: Any, listener: str, cell: int, principal: Principal, said: bytes) -> None:
         self._relay.forward(transport, listener, cell, principal, said)
 
-    async def open(self, listener: str, peer: tuple[str, int], tls: bool, cell: int, principal: Principal) -> Stream:
-        """A stream of its own to the cell's owner, for a client that this cell speaks for."""
-        hello = {"listener": listener, "peer": list(peer), "tls": tls, "certificate": None}
+    async def open(
+        self, listener: str, peer: tuple[str, int], tls: bool, cell: int, principal: Principal, namespace: str = ""
+    ) -> Stream:
+        """A stream of its own to the cell's owner, for a client that this cell speaks for, and that asks about that
+        namespace, if not about its own."""
+        hello = {"listener": listener, "peer": list(peer), "tls": tls, "certificate": None, "namespace": namespace}
         return await self._relay.reach(hello, cell, to_document(principal))
 
 
 class Places:
     """What the API asks of the cluster: where a namespace is to be."""
 
-    def __init__(self, dsn: str, membership: Membership) -> None:
-        self._dsn, self._membership = dsn, membership
-        self.removed: set[str] = set()  # not to be made again while its place is still known
+    def __init__(self, dsn: str, membership: Membership, placement: Placement) -> None:
+        self._dsn, self._membership, self._placement = dsn, membership, placement
+        self._removed: dict[str, int | None] = {}  # and the look from which on a place of that name is a new one
 
     async def place(self, namespace: str, cell: str) -> dict[str, Any]:
-        """A namespace that does not exist yet; returns once its cell has an owner, or that takes too long."""
+        """A namespace that does not exist yet; returns once its cell has an owner and this process knows it, or that
+        takes too long."""
+        left_over = namespace in self._membership.view.places  # of one that was removed a moment ago
         number, name = await asyncio.to_thread(place, self._dsn, namespace, cell)
-        deadline = time.monotonic() + PLACED_S
-        while not self._is_placed(namespace, number) and time.monotonic() < deadline:
-            await asyncio.sleep(PLACES_S)
+        deadline, looks = time.monotonic() + PLACED_S, self._membership.looks + 2 if left_over else 0
+        while time.monotonic() < deadline:
+            if self._membership.looks >= looks and self._is_placed(namespace, number):
+                self._placement.places = self._membership.view.places
+                break
+            await asyncio.sleep(PLACED_AGAIN_S)
         owner = self._membership.view.owner_of(number)
         return {"name": namespace, "cell": name, "owner": owner.name if owner is not None else None}
 
@@ -82,9 +90,21 @@ class Places:
         return number == FIRST_CELL or (view.places.get(namespace) == number and view.owner_of(number) is not None)
 
     async def take_away(self, namespace: str) -> None:
-        """It was removed."""
-        self.removed.add(namespace)
+        """It was removed, and is not made again while the view that shows its place may be an old one."""
+        self._removed[namespace] = None
         await asyncio.to_thread(take_place_away, self._dsn, namespace)
+        self._removed[namespace] = self._membership.looks + 2  # the next one may have begun before
+
+    def known(self) -> dict[str, int]:
+        """Without those of namespaces that were removed."""
+        looks, places = (
+            self._membership.looks,
+            self._membership.view.places,
+        )  # in this order: the view is as new, or newer
+        self._removed = {
+            name: new for name, new in self._removed.items() if name in places and (new is None or looks < new)
+        }
+        return {name: cell for name, cell in places.items() if name not in self._removed}
 
     def cell_names(self) -> dict[str, str]:
         """Cells of the namespaces that are not in the first one."""
@@ -182,7 +202,7 @@ class Serving:
         app.forward = Forwarding(self._relay, broker.placement)
         await app.start()
         app.cluster = Figures(cell, self._membership, self._relay)
-        app.cluster.places = Places(self.dsn, self._membership)
+        app.cluster.places = Places(self.dsn, self._membership, broker.placement)
         self._cell, self.app = cell, app
         cell.start()
         loop = asyncio.get_running_loop()
@@ -203,16 +223,17 @@ class Serving:
             return None
         return app.servers.get(TWINS.get(listener, listener))
 
-    async def ready_for(self, principal: Principal) -> None:
-        """Before a client is served that another cell let in: its user or its namespace may be a moment old."""
+    async def ready_for(self, principal: Principal, namespace: str = "") -> None:
+        """Before a client is served that another cell let in: its user or the namespace that it asks about (else its own)
+        may be a moment old."""
         if self.app is None:
             return
         broker = self.app.broker
         if self._users is not None:
             await self._users.catch_up(broker.access, principal)
         deadline = time.monotonic() + NAMESPACE_S
-        while principal.namespace not in broker.namespaces and time.monotonic() < deadline:
-            await asyncio.sleep(PLACES_S)
+        while (namespace or principal.namespace) not in broker.namespaces and time.monotonic() < deadline:
+            await asyncio.sleep(PLACED_AGAIN_S)
 
     async def hand_over(self, reason: str) -> None:
         """Say goodbye, commit everything, let go."""
@@ -250,13 +271,12 @@ class Serving:
     async def _keep_places(self, broker: Broker) -> None:
         """Namespaces that were placed here are made; those placed elsewhere are known to be there."""
         assert self.app is not None
-        removed: set[str] = self.app.cluster.places.removed
+        known: Places = self.app.cluster.places
         while True:
-            placement, places = broker.placement, self._membership.view.places
-            placement.places = places
-            removed.intersection_update(places)
-            for name in [name for name, cell in places.items() if cell == placement.cell]:
-                if name not in broker.namespaces and name not in removed:
+            placement = broker.placement
+            placement.places = self._membership.view.places
+            for name in [name for name, cell in known.known().items() if cell == placement.cell]:
+                if name not in broker.namespaces:
                     await self._make_namespace(broker, name)
             await asyncio.sleep(PLACES_S)
 

@@ -49,6 +49,7 @@ from mainstem.server.settings import Config
 from mainstem.server.tls import TWINS, make_context
 from mainstem.storage.directory import DataDirectory
 from mainstem.storage.engines import ENGINES
+from mainstem.storage.tier.patience import START_S, Patience
 
 logger = logging.getLogger("mainstem.cluster")
 
@@ -117,8 +118,13 @@ class Node:
         given = self.config.cluster
         self._dsn, store = given.postgres, self._tier.store
         kept = Taken(kept_over_exec())
-        joining = partial(join, self._dsn, store, single_postgres=given.single_postgres)
-        identity = await until_reached(joining, waiting=kept.close)
+        # One that starts over waits without its listeners, so that clients go elsewhere.
+        patience = Patience(store, 0.0 if AGAIN in os.environ else START_S)
+        joining = partial(join, self._dsn, store, single_postgres=given.single_postgres, patience=patience)
+        try:
+            identity = await until_reached(joining, waiting=kept.close)
+        finally:
+            patience.end()
         directory = self._claim_directory()
         for one in PROTOCOLS:
             for entry in one.doors:

@@ -37,6 +37,7 @@ from mainstem.storage.tier.cache import ChunkCache
 from mainstem.storage.tier.engine import TieredEngine
 from mainstem.storage.tier.iceberg.tables import Tables, TableTarget, is_rows, key_of
 from mainstem.storage.tier.objects import Object, Stored, make_footer, new_object
+from mainstem.storage.tier.patience import START_S, Patience
 from mainstem.storage.tier.registry import FILE, Registry, StatementJournal
 from mainstem.storage.tier.store import ObjectMissing, ObjectStore, StoreAway, StoreSettings
 from mainstem.storage.tier.topics import encode_topics, keep_here
@@ -106,6 +107,7 @@ class Tier:
     def claim(self, *, known_ours: bool = False) -> None:
         """At a start: the store is there, it lets us write, read and delete, and no other broker uses its prefix.
 
+        A store that is used for the first time is waited for (`START_S`).
         A store that does not answer is no reason to stay away, once it was ours: uploads wait, the rest is served.
         `known_ours`: where the registry says so the store is not asked, as clients wait for a cell's next owner.
         """
@@ -114,26 +116,26 @@ class Tier:
             raise ConfigError(
                 f"tier.store is {url}, and this broker's objects lie in {known}", fix=f'[tier] store = "{known}"'
             )
+        patience = Patience(self.settings.store, 0.0 if known == url else START_S, self.closing)
         try:
             if not known_ours or known != url:
-                self._claim()
+                self._claim(patience)
         except StoreAway as error:
             if known != url:
                 raise ConfigError(
-                    f"{error.message}; a store that is used for the first time must answer",
-                    fix="check tier.store and tier.endpoint, and that the store runs: mainstem doctor",
+                    f"{error.message}; a store that is used for the first time must answer", fix=error.fix
                 ) from error
-            logger.error("the object store does not answer, uploads wait for it: %s", error)
+            logger.error("uploads wait: %s", error)
             return
         self.registry.set_fact("store", url)
         self.registry.set_fact("settings", json.dumps(asdict(self.settings.store)))
 
-    def _claim(self) -> None:
-        check = f"{CHECK}/{self.registry.id}"
-        self.store.put(check, CHECKED)
+    def _claim(self, patience: Patience) -> None:
+        again, check = patience.try_again, f"{CHECK}/{self.registry.id}"
+        again(lambda: self.store.put(check, CHECKED))
         for left in range(LOOKS - 1, -1, -1):  # an answer may be damaged
             try:
-                found = self.store.get(check, 0, len(CHECKED))
+                found = again(lambda: self.store.get(check, 0, len(CHECKED)))
             except ObjectMissing:
                 raise
             except CorruptFrame:
@@ -144,8 +146,8 @@ class Tier:
                 raise ConfigError(
                     f"{self.store.url}/{check}: what was written is not what is read", fix="mainstem doctor"
                 )
-        self.store.delete(check)
-        self.check_ours()
+        again(lambda: self.store.delete(check))
+        again(self.check_ours)
 
     def check_ours(self) -> None:
         """Before anything is replaced or deleted there that another broker may need: a restored copy, or one that was
