@@ -455,7 +455,7 @@ cdef class PollSet:
         cdef int64_t until_ns = now_ns() + SERVE_NS, began_ns = processor_ns() if self.priced else 0
         cdef uint64_t before
         cdef Py_ssize_t size, slice_bytes, turn_bytes = <Py_ssize_t>(part * <Py_ssize_t>reactor.server.turn_bytes)
-        cdef Py_ssize_t whole_bytes = max(<Py_ssize_t>READ_BYTES, turn_bytes // ready)
+        cdef Py_ssize_t whole_bytes = max(<Py_ssize_t>READ_BYTES, turn_bytes)  # of a socket, where the turn is not divided
         cdef object ticker = reactor.server.ticker, counters = reactor.server.counters
         cdef bint alone = self._is_alone(until_ns, ticker)
         if alone:
