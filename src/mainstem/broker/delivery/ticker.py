@@ -148,7 +148,7 @@ class Ticker:
         )
 
     def end_turn(self) -> None:
-        if self._has_more:
+        if self._logs or self._connections or self._has_more:
             self.tick()
             return
         self._requested = False
@@ -205,7 +205,10 @@ class Ticker:
             self._tick()
         finally:
             self._requested = self._ticking = False
-            if self._has_more:
+            # `_has_more`, without the call
+            if self._logs or self._connections or self._receivers or self._after or self._undelivered:
+                self.request()
+            elif self._dispatcher.waiting_bytes:
                 self.request()
 
     def _tick(self) -> None:
@@ -257,7 +260,9 @@ class Ticker:
         return ALONE_SLICES * self.slice_ns if self.alone and not self.loop_read else self.slice_ns
 
     def _until_ns(self) -> int:
-        return time.monotonic_ns() + self._slice_ns() if self.slice_ns else 0
+        if self.alone and not self.loop_read:
+            return time.monotonic_ns() + ALONE_SLICES * self.slice_ns if self.slice_ns else 0
+        return time.monotonic_ns() + self.slice_ns if self.slice_ns else 0
 
     def _flush_until_ns(self) -> int:
         """A slice after delivery's, which may have taken longer: then half of one."""
