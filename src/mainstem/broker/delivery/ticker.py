@@ -206,9 +206,14 @@ class Ticker:
         finally:
             self._requested = self._ticking = False
             # `_has_more`, without the call
-            if self._logs or self._connections or self._receivers or self._after or self._undelivered:
-                self.request()
-            elif self._dispatcher.waiting_bytes:
+            if (
+                self._logs
+                or self._connections
+                or self._receivers
+                or self._after
+                or self._undelivered
+                or self._dispatcher.waiting_bytes
+            ):
                 self.request()
 
     def _tick(self) -> None:
