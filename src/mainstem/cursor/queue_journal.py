@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
+from mainstem.cursor._position_runs import ascending, run_list
 from mainstem.model.errors import CorruptFrame
 
 VERSION = 1
@@ -76,7 +77,9 @@ def encode_change(ops: Sequence[Change]) -> bytes:
     for op, arguments in ops:
         out.append(op)
         if op in _RUN_LISTS:
-            last = _put_runs(out, sorted(arguments), last)  # type: ignore[arg-type]  # ascending makes long runs
+            positions = ascending(arguments)  # type: ignore[arg-type]  # which makes long runs
+            out += run_list(positions, last)
+            last = positions[-1]
             continue
         for kind, argument in zip(_BODIES[op], arguments, strict=True):
             if kind == "p":
@@ -113,38 +116,6 @@ def _put(out: bytearray, value: int) -> None:
 
 def _put_signed(out: bytearray, value: int) -> None:
     _put(out, value << 1 if value >= 0 else (-value << 1) - 1)
-
-
-def _put_runs(out: bytearray, positions: Sequence[int], last: int) -> int:
-    runs = _runs(positions)
-    _put(out, len(runs))
-    for first, count, gap in runs:
-        _put_signed(out, first - last)
-        _put(out, count - 1)
-        if count > 1:
-            _put(out, gap)
-        last = first + (count - 1) * gap
-    return last
-
-
-def _runs(positions: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Ascending, distinct positions as arithmetic runs (first, count, gap)."""
-    count = len(positions)
-    if positions[-1] - positions[0] == count - 1:  # all neighbours: the usual case of a whole batch
-        return [(positions[0], count, 1)]
-    runs: list[tuple[int, int, int]] = []
-    first, run, gap, last = positions[0], 1, 0, positions[0]
-    for position in positions[1:]:
-        if run == 1:
-            gap = position - last
-        if position - last == gap:
-            run += 1
-        else:
-            runs.append((first, run, gap if run > 1 else 0))
-            first, run = position, 1
-        last = position
-    runs.append((first, run, gap if run > 1 else 0))
-    return runs
 
 
 class _Reader:

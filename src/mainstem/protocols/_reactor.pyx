@@ -50,6 +50,7 @@ cdef enum:
     SHARED_TURN_BYTES_MIN = 16 * 1024
     TURN_READS_MAX = 64  # that anyone asks for: 16 MiB
     QUIET_MS = 8  # SHARE_BYTES in each of these, to it and from it, are not little
+    HALVINGS_MAX = 3  # by one read: a flood that paused goes on as one, who has become quiet is known a few messages later
 
 cdef Py_ssize_t SHARE_BYTES = ticking.SHARE_BYTES
 cdef int64_t _company_until_ns = 0  # of all listeners: until then clients are about that need short turns
@@ -270,7 +271,7 @@ cdef class SocketTransport:
         whoever acks one."""
         cdef int64_t halvings = (now_ms - self.said_ms) // QUIET_MS
         if halvings:
-            self.said, self.said_ms = self.said >> halvings if 0 < halvings < 60 else 0, now_ms
+            self.said, self.said_ms = self.said >> (halvings if 0 < halvings < HALVINGS_MAX else HALVINGS_MAX), now_ms
         self.said, self.wrote = self.said + size + self.wrote, 0
         return self.said < 2 * SHARE_BYTES
 
@@ -461,7 +462,7 @@ cdef class PollSet:
         cdef int64_t began_ns = processor_ns() if self.priced else 0
         cdef uint64_t before
         cdef Py_ssize_t size, slice_bytes, turn_bytes = <Py_ssize_t>(part * <Py_ssize_t>reactor.server.turn_bytes)
-        cdef Py_ssize_t whole_bytes = max(<Py_ssize_t>READ_BYTES, turn_bytes // ready)
+        cdef Py_ssize_t whole_bytes = max(<Py_ssize_t>READ_BYTES, turn_bytes)  # of a socket, where the turn is not divided
         cdef object ticker = reactor.server.ticker, counters = reactor.server.counters
         cdef bint alone = self._is_alone(at_ns, ticker)
         if alone:

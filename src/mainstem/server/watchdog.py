@@ -1,8 +1,8 @@
 """How long the loop kept everybody waiting, and with what.
 
-A thread of its own asks the loop for a sign of life every PERIOD_S. An answer that takes longer than STALL_S is a stall: the
-thread looks at what the loop's thread is doing then, and the innermost module of ours on its stack is the cause. So every
-turn beyond PERIOD_S + STALL_S is seen; of shorter ones as many as they take time. From LOG_S on the log gets a line with
+A thread of its own asks the loop for a sign of life every STALL_S. Where none has come by the next time, that is a stall:
+the thread looks at what the loop's thread is doing then, and the innermost module of ours on its stack is the cause. So
+every turn beyond 2 * STALL_S is seen; of shorter ones as many as they take time. From LOG_S on the log gets a line with
 the stack. A turn that holds the interpreter all the while is looked at as soon as it lets go of it.
 
     mainstem_loop_stall_seconds{cause="protocols.kafka.handlers.produce"}   sum, count and the longest
@@ -25,7 +25,6 @@ import traceback
 from dataclasses import dataclass
 from types import FrameType
 
-PERIOD_S = 0.02
 STALL_S = 0.02
 LOG_S = 0.1
 CAUSES_MAX = 64  # modules of ours that were ever a cause; more are counted as `others`
@@ -88,14 +87,17 @@ class Watchdog:
 
     def _run(self) -> None:
         assert self._loop is not None
-        while not self._stopping.wait(PERIOD_S):
+        while True:
             self._answered.clear()
             queued_s, asked_s = self._queued_s(), time.monotonic()
             try:
                 self._loop.call_soon_threadsafe(self._answer)
             except RuntimeError:  # the loop is closed
                 return
-            if not self._answered.wait(STALL_S):
+            # Nothing wakes it when the answer comes: each wake-up takes the interpreter from the loop.
+            if self._stopping.wait(STALL_S):
+                return
+            if not self._answered.is_set():
                 self._follow(asked_s, queued_s)
 
     def _answer(self) -> None:

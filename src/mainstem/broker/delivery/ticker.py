@@ -138,11 +138,17 @@ class Ticker:
 
     @property
     def _has_more(self) -> bool:
-        waits = self._dispatcher.waiting_bytes > 0
-        return bool(waits or self._logs or self._connections or self._receivers or self._after or self._undelivered)
+        return bool(
+            self._logs
+            or self._connections
+            or self._receivers
+            or self._after
+            or self._undelivered
+            or self._dispatcher.waiting_bytes
+        )
 
     def end_turn(self) -> None:
-        if self._has_more:
+        if self._logs or self._connections or self._has_more:
             self.tick()
             return
         self._requested = False
@@ -199,7 +205,15 @@ class Ticker:
             self._tick()
         finally:
             self._requested = self._ticking = False
-            if self._has_more:
+            # `_has_more`, without the call
+            if (
+                self._logs
+                or self._connections
+                or self._receivers
+                or self._after
+                or self._undelivered
+                or self._dispatcher.waiting_bytes
+            ):
                 self.request()
 
     def _tick(self) -> None:
@@ -238,18 +252,22 @@ class Ticker:
         self._connections, self._receivers = [], []
         self._marked = self._connections
         until_ns = self._flush_until_ns() if len(answered) + len(received) > FLUSHES_UNCLOCKED else 0
-        left = _flush_until(answered, until_ns)
-        if left:
-            self._connections[:0] = left
-        left = _flush_until(received, until_ns)
-        if left:
-            self._receivers[:0] = left
+        if answered:
+            left = _flush_until(answered, until_ns)
+            if left:
+                self._connections[:0] = left
+        if received:
+            left = _flush_until(received, until_ns)
+            if left:
+                self._receivers[:0] = left
 
     def _slice_ns(self) -> int:
         return ALONE_SLICES * self.slice_ns if self.alone and not self.loop_read else self.slice_ns
 
     def _until_ns(self) -> int:
-        return time.monotonic_ns() + self._slice_ns() if self.slice_ns else 0
+        if self.alone and not self.loop_read:
+            return time.monotonic_ns() + ALONE_SLICES * self.slice_ns if self.slice_ns else 0
+        return time.monotonic_ns() + self.slice_ns if self.slice_ns else 0
 
     def _flush_until_ns(self) -> int:
         """A slice after delivery's, which may have taken longer: then half of one."""
@@ -306,7 +324,10 @@ class Ticker:
             if log.durability.acks_wait:
                 if _is_awaited(log, written):
                     to_sync.append(log)
-                    self._timed.setdefault(log, deque(maxlen=SYNCS_TIMED_MAX)).append((log.written, self._began_ns))
+                    timed = self._timed.get(log)
+                    if timed is None:
+                        timed = self._timed[log] = deque(maxlen=SYNCS_TIMED_MAX)
+                    timed.append((log.written, self._began_ns))
                 elif log not in self._unhurried:
                     self._sync_unhurried(log)
             else:
@@ -346,12 +367,13 @@ class Ticker:
 
     def _too_much(self) -> bool:
         """A log that refuses is not waited for: nothing more comes to it, and others need not suffer for it."""
-        syncing = [log for log in self._syncing if log.refusal is None]
-        if sum(log.unsynced_bytes for log in syncing) > self.unsynced_bytes_max:
-            return True
-        if self._dispatcher.waiting_bytes > WAITING_BYTES_MAX:
-            return True
-        return any(log.unsynced_bytes > log.unsynced_bytes_max for log in syncing)
+        total = 0
+        for log in self._syncing:
+            if log.refusal is None:
+                if log.unsynced_bytes > log.unsynced_bytes_max:
+                    return True
+                total += log.unsynced_bytes
+        return total > self.unsynced_bytes_max or self._dispatcher.waiting_bytes > WAITING_BYTES_MAX
 
     def _deliver(self, appended: list[Appended]) -> None:
         if len(appended) > 1:

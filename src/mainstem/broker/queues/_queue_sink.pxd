@@ -10,7 +10,11 @@ cdef class Entry:
     cdef public bint anything
     cdef public bint default
     cdef public bint plain
-    cdef public frozenset exchanges
+    cdef readonly frozenset exchanges
+    cdef bytes asked  # the exchange that was looked for last
+    cdef bint found
+
+    cdef bint has(self, const uint8_t* exchange, Py_ssize_t size) except -1
 
 
 cdef struct Stamps:

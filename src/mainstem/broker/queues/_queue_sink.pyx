@@ -4,7 +4,7 @@
 from array import array
 
 from cpython cimport array as arrays
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
@@ -39,6 +39,14 @@ cdef class Entry:
         self.default = default
         self.plain = plain
         self.exchanges = exchanges
+
+    cdef bint has(self, const uint8_t* exchange, Py_ssize_t size) except -1:
+        """Most records came through the same exchange as the one before."""
+        if self.asked is None or PyBytes_GET_SIZE(self.asked) != size or \
+                memcmp(PyBytes_AS_STRING(self.asked), exchange, size) != 0:
+            self.asked = PyBytes_FromStringAndSize(<const char*>exchange, size)
+            self.found = self.asked in self.exchanges
+        return self.found
 
 
 cdef inline int add_stamp(Stamps* stamps, int64_t stamp) except -1:
@@ -166,7 +174,7 @@ cdef class QueueSink(Sink):
             return entry.default
         if not record.find_header("ms-exchange", 11, &value, &length):
             return entry.plain
-        return PyBytes_FromStringAndSize(<const char*>value, length) in entry.exchanges
+        return entry.has(value, length)
 
     cpdef bint push(self, RecordRef record, object options) except -1:
         if not self.accepts(record, <Entry?>options):
