@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,26 +14,28 @@ import pytest
 from mainstem.broker.topics.policy import Policy
 from mainstem.log.committer import Committer
 from mainstem.log.log import Log
+from mainstem.log.syncing import Syncing
 from mainstem.model.errors import DiskFull, InvalidArgument
 from tests.unit.broker.kit import Released, durable, everything, kafka_batch, produce, reader_of, running, until, values
 
 
 class SlowSync:
-    """Every sync waits until it is let go."""
+    """Every sync is a thread's, and waits until it is let go."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import threading
-
         self.open = threading.Event()
         self.count = 0
-        real = Log.sync
+        for owner, name in ((Log, "sync"), (Syncing, "sync_data")):
+            monkeypatch.setattr(owner, name, self._held(getattr(owner, name)))
+        monkeypatch.setattr(Syncing, "begin", lambda syncing, flusher: False)
 
-        def sync(log: Log) -> None:
+    def _held(self, real: Callable[[Any], None]) -> Callable[[Any], None]:
+        def sync(synced: Any) -> None:
             assert self.open.wait(20)
             self.count += 1
-            real(log)
+            real(synced)
 
-        monkeypatch.setattr(Log, "sync", sync)
+        return sync
 
 
 async def test_sync_acks_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
