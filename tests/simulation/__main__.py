@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.history import run_for, run_seed
 
@@ -37,9 +38,9 @@ def main() -> int:
     first = options.first if options.first is not None else int(time.time()) * SEEDS_EACH
     firsts = [first + n * SEEDS_EACH for n in range(options.processes)]
     began = time.monotonic()
-    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
-        asked = [pool.apply_async(run_for, (options.seconds, one, options.failures)) for one in firsts]
-        told = [one.get(options.seconds + SECONDS_LEFT) for one in asked]
+    with ProcessPoolExecutor(options.processes, multiprocessing.get_context("spawn")) as pool:  # tells when one dies
+        asked = [pool.submit(run_for, options.seconds, one, options.failures) for one in firsts]
+        told = [one.result(options.seconds + SECONDS_LEFT) for one in asked]
     for _, failed in told:
         for one in failed:
             print(one, file=sys.stderr)

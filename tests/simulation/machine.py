@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from mainstem.broker.broker import Broker, BrokerOptions
+from mainstem.broker.delivery import ticker
 from mainstem.broker.sessions import table
 from mainstem.broker.state import snapshot
 from mainstem.broker.topics.policy import Policy
@@ -36,6 +37,13 @@ CONFIG = load_config(flags=["mqtt.sys_interval_ms=0"])
 snapshot.PIECE_ENTRIES = table.ASLEEP_PIECE = table.AWAKE_PIECE = 1  # what is taken in one go
 
 Post = Callable[[list[tuple[Log, int]]], None]
+
+
+def _fail(log: Log, error: BaseException) -> None:
+    raise AssertionError(f"log {log.id} could not be written: {error}") from error
+
+
+ticker.end_process = _fail  # a broker's process ends there; here it would be that of all histories
 
 
 class SimulatedCommitter:

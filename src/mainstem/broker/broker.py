@@ -87,6 +87,7 @@ logger = logging.getLogger("mainstem.broker")
 DEFAULT_NAMESPACE = "/"
 TICK_BACKGROUND_S = 1.0
 OBJECTS_S = 5.0  # that a stop waits for the object store
+LAST_ROUNDS = 3  # of a stop: of what is written on hearing of the last
 SNAPSHOT_SLICE = 4  # pieces; about a millisecond
 _NAMESPACE_NAME = re.compile(r"[^\x00-\x1f\x7f-\x9f]{1,128}")
 
@@ -272,12 +273,17 @@ class Broker(Declaring):
         await self._finish_objects()
         await self.ticker.settle([log for log in logs if log.durability.acks_wait and not log.refusal])
         self.ticker.stop()
-        for log in logs:
-            with suppress(StoreAway):  # nothing of it was acked: `Logs.close` tells
-                log.sync()
-                log.mark_stable(log.written)
+        for _ in range(LAST_ROUNDS):  # who hears that its message is durable may write of it: a position, a marker
+            self.ticker.drain()
+            for log in logs:
+                with suppress(StoreAway):  # nothing of it was acked: `Logs.close` tells
+                    log.sync()
+                    log.mark_stable(log.written)
+            if not self.ticker.has_more:
+                break
         if all(log.stable == log.written for log in logs):
             self.session_keeper.all_is_stable()
+        self.ticker.end()
         self.journal.close()
         self.logs.close()
         if self.logs.tier is not None:

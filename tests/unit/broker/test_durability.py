@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mainstem.broker.namespaces.namespace import Namespace
 from mainstem.broker.topics.policy import Policy
 from mainstem.log.committer import Committer
 from mainstem.log.log import Log
@@ -194,3 +195,29 @@ def test_committer_threads_are_few() -> None:
     committer = Committer(lambda done: None, threads=100)
     assert len(committer._threads) <= 4
     committer.stop()
+
+
+class PublishesAgain(Released):
+    """Publishes on hearing that its message is durable, so many times: as a session does that notes its position."""
+
+    def __init__(self, namespace: Namespace, times: int) -> None:
+        super().__init__()
+        self.namespace, self.times = namespace, times
+
+    def released(self, ticket: Any) -> None:
+        if self.times:
+            self.times -= 1
+            self.namespace.publish(b"a", b"heard").wait(self)
+
+
+@pytest.mark.parametrize("times", [1, 50])
+async def test_what_is_written_on_hearing_of_the_last_message_does_not_fail_a_stop(tmp_path: Path, times: int) -> None:
+    async with running(tmp_path) as broker:
+        namespace = broker.namespace("/")
+        namespace.publish(b"a", b"last").wait(PublishesAgain(namespace, times))
+    for _ in range(5):
+        await asyncio.sleep(0.001)  # nothing that was planned is left to fail
+    async with running(tmp_path) as broker:
+        found = values(everything(reader_of(broker.namespace("/"), b"a")))
+    assert found[0] == b"last"
+    assert len(found) == 2 or times > 1

@@ -110,6 +110,7 @@ class Ticker:
         self._timed: dict[Log, deque[tuple[int, int]]] = {}  # end of each sync that is awaited, when it was written
         self._ticking = False
         self._stopped = False
+        self._ended = False
 
     # -- asking for a tick -----------------------------------------------------------------------------------------
 
@@ -137,7 +138,7 @@ class Ticker:
         return True
 
     @property
-    def _has_more(self) -> bool:
+    def has_more(self) -> bool:
         return bool(
             self._logs
             or self._connections
@@ -148,7 +149,7 @@ class Ticker:
         )
 
     def end_turn(self) -> None:
-        if self._logs or self._connections or self._has_more:
+        if self._logs or self._connections or self.has_more:
             self.tick()
             return
         self._requested = False
@@ -200,12 +201,14 @@ class Ticker:
         if self._ticking:  # asked for from within a delivery: what is gathered is written, and delivered next
             self._undelivered += self._write_logs()
             return
+        if self._ended:
+            return
         self._requested = self._ticking = True  # what it stirs up is its own: asked for again only if some is left
         try:
             self._tick()
         finally:
             self._requested = self._ticking = False
-            # `_has_more`, without the call
+            # `has_more`, without the call
             if (
                 self._logs
                 or self._connections
@@ -456,13 +459,18 @@ class Ticker:
 
     def drain(self) -> None:
         """Tick until nothing is left to write; for shutting down."""
-        while self._has_more:
+        while self.has_more:
             self.tick()
 
     def stop(self) -> None:
         """Finish what was submitted; nothing is synced from here on."""
         self._stopped = True
         self.committer.stop()
+
+    def end(self) -> None:
+        """The logs are closed. What somebody writes on hearing that the broker ends has no place any more."""
+        self._ended = True
+        self._logs.clear()
 
     def forget(self, log: Log) -> None:
         """The log was removed: nobody waits for it any more."""
