@@ -283,7 +283,7 @@ class Broker(Declaring):
                 break
         if all(log.stable == log.written for log in logs):
             self.session_keeper.all_is_stable()
-        self.ticker.end()
+        self.ticker.ended = True
         self.journal.close()
         self.logs.close()
         if self.logs.tier is not None:

@@ -110,7 +110,7 @@ class Ticker:
         self._timed: dict[Log, deque[tuple[int, int]]] = {}  # end of each sync that is awaited, when it was written
         self._ticking = False
         self._stopped = False
-        self._ended = False
+        self.ended = False  # the logs are closed: what is written on hearing of that has no place any more
 
     # -- asking for a tick -----------------------------------------------------------------------------------------
 
@@ -201,7 +201,7 @@ class Ticker:
         if self._ticking:  # asked for from within a delivery: what is gathered is written, and delivered next
             self._undelivered += self._write_logs()
             return
-        if self._ended:
+        if self.ended:
             return
         self._requested = self._ticking = True  # what it stirs up is its own: asked for again only if some is left
         try:
@@ -466,11 +466,6 @@ class Ticker:
         """Finish what was submitted; nothing is synced from here on."""
         self._stopped = True
         self.committer.stop()
-
-    def end(self) -> None:
-        """The logs are closed. What somebody writes on hearing that the broker ends has no place any more."""
-        self._ended = True
-        self._logs.clear()
 
     def forget(self, log: Log) -> None:
         """The log was removed: nobody waits for it any more."""
