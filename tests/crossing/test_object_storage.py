@@ -48,8 +48,8 @@ def store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 POLICY = ("tier=s3", "layout=dedicated", "segment_bytes=65536", "local_retention_bytes=0")
 
 
-def eventually(found: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
+def eventually(found: Callable[[], bool], what: str, seconds: float = DEADLINE_S) -> None:
+    deadline = time.monotonic() + seconds
     while not found():
         assert time.monotonic() < deadline, what
         time.sleep(0.1)
