@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import types
 import threading
 import time
 from pathlib import Path
@@ -115,6 +116,10 @@ def translators(count):
     """Processes that have loaded Cython and its grammar before they were forked: two thirds of what a small module takes."""
     import Cython.Compiler.ParseTreeTransforms  # noqa: F401  its import makes the grammar's tables
 
+    # pip runs this file without making it a module, and they are told what to do by its module and name.
+    named = types.ModuleType("mainstem_setup")
+    named.translate, translate.__module__ = translate, named.__name__
+    sys.modules[named.__name__] = named
     return multiprocessing.get_context("fork").Pool(count, collect_seldom)
 
 
