@@ -12,9 +12,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import types
 import threading
 import time
+import types
 from pathlib import Path
 
 from setuptools import Extension, setup
