@@ -1,3 +1,3 @@
-"""Mainstem: one append-only log, written once; MQTT, Kafka, AMQP 0-9-1 and Spark read it."""
+"""Mainstem: one append-only log, written once; MQTT, Kafka, AMQP 0-9-1, NATS and Spark read it."""
 
 __version__ = "0.1.0"

@@ -25,7 +25,7 @@ from mainstem.server.cli.failures import (
     missing_part,
 )
 
-HELP = """One append-only log, written once; MQTT, Kafka, AMQP 0-9-1 and Spark read it.
+HELP = """One append-only log, written once; MQTT, Kafka, AMQP 0-9-1, NATS and Spark read it.
 
 \b
 Start here:
