@@ -33,5 +33,5 @@ def answer_at_once() -> None:
 
 def yield_to_others(pid: int, nicer_by: int) -> None:
     """For another process or, on Linux, another thread: it gets what the others leave, and a little of what they want."""
-    with contextlib.suppress(OSError):  # it has ended, or it may not
+    with contextlib.suppress(AttributeError, OSError):  # it has ended, or it may not
         os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, 0) + nicer_by)

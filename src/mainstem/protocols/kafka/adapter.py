@@ -405,9 +405,9 @@ class KafkaConnection(Connection):
     async def _in_turn(
         self, handler: Handler, request: Request, before: asyncio.Event | None, ended: asyncio.Event | None
     ) -> Any:
-        if before is not None:
-            await before.wait()
         try:
+            if before is not None:
+                await before.wait()
             answer = handler(request)
             return await answer if inspect.isawaitable(answer) else answer
         finally:
