@@ -21,7 +21,7 @@ from mainstem.broker.sessions.sessions import Subscription
 from mainstem.model.origin import RecordFlag
 from mainstem.storage.directory import DataDirectory
 
-AT_ONCE = 2_000
+AT_ONCE, TURN = 2_000, 50  # settled together; added before the loop turns, as long as one that serves clients lets it wait
 EXPIRY_S = 30 * 24 * 3_600
 KILOBYTE = bytes(range(256)) * 4
 
@@ -57,7 +57,8 @@ async def fill(kind: str, data: Path, count: int, end: str) -> None:
         if n % AT_ONCE == AT_ONCE - 1:
             broker.ticker.drain()
             await broker.ticker.settle(list(broker.logs.by_id.values()))
-            await asyncio.sleep(0)
+        if n % TURN == TURN - 1:
+            await asyncio.sleep(0)  # snapshots are taken a slice a turn: without turns the start replays all of it
     broker.ticker.drain()
     await broker.ticker.settle(list(broker.logs.by_id.values()))
     deadline = time.monotonic() + 10
