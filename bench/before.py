@@ -8,6 +8,7 @@ The older commit's sources are taken from git and compiled once into the user's 
 of this environment. The generators are today's for both. Workloads, pinning and settling are those of `bench mqtt`, `kafka`
 and `amqp`; the two brokers take turns within each round, and the median of the rounds is kept. A rate below 0.9 of before is
 shown as SLOWER: figures of two equal brokers differ by up to a tenth here (`python -m bench.before HEAD` shows by how much).
+Today's broker makes no index of words, for BASE had none: what that costs is in `bench search`.
 """
 
 from __future__ import annotations
@@ -75,6 +76,11 @@ def broker_of(sources: Path) -> type[BrokerProcess]:
     return OlderBroker
 
 
+class Today(BrokerProcess):
+    def __init__(self, data: Path, *settings: str) -> None:
+        super().__init__(data, "topics.search_index=off", *settings)
+
+
 def row(name: str, before: float, now: float, cpu: tuple[float, float], unit: str = "/s") -> str:
     """More is better, of less CPU."""
     times = now / before
@@ -91,7 +97,7 @@ def mqtt_rows(older: type[BrokerProcess], asked: argparse.Namespace) -> Iterator
     for work in mqtt.WORKS:
         if asked.only not in work.shape.name:
             continue
-        with mqtt.mainstem(older) as before, mqtt.mainstem() as now:
+        with mqtt.mainstem(older) as before, mqtt.mainstem(Today) as now:
             runs = [
                 [mqtt.measure(work.shape, server, asked.seconds) for server in (before, now)]
                 for _ in range(asked.rounds)
@@ -100,7 +106,7 @@ def mqtt_rows(older: type[BrokerProcess], asked: argparse.Namespace) -> Iterator
 
 
 def amqp_rows(older: type[BrokerProcess], asked: argparse.Namespace) -> Iterator[str]:
-    servers: list[object] = [partial(amqp.mainstem, older, "before"), amqp.mainstem]
+    servers: list[object] = [partial(amqp.mainstem, older, "before"), partial(amqp.mainstem, Today)]
     for work in amqp.WORKS:
         if asked.only not in work.shape.name:
             continue
@@ -124,7 +130,7 @@ def kafka_rows(older: type[BrokerProcess], asked: argparse.Namespace) -> Iterato
         chosen = tuple(work for work in works if asked.only in work.name)
         if not chosen:
             continue
-        with kafka.mainstem(durability, older) as before, kafka.mainstem(durability) as now:
+        with kafka.mainstem(durability, older) as before, kafka.mainstem(durability, Today) as now:
             was, found = kafka.measure([before, now], chosen, asked.seconds, asked.rounds, kafka.WARM_S)
         for work in chosen:
             mine, earlier = found[work.name], was[work.name]

@@ -18,7 +18,7 @@ from mainstem.storage.disk import Disk, is_full, write_all
 from mainstem.storage.segment.segment import Segment
 
 ZEROS_BYTES_MAX = 256 << 10
-LARGE_BYTES_MIN = 256 << 10  # such a write has no use for zeros; it costs a quarter less where blocks are reserved
+LARGE_BYTES_MIN = 64 << 10  # such a write has no use for zeros: written twice it costs more than its sync gains
 ALLOCATION_BYTES_MIN = 1 << 20
 ALLOCATION_BYTES_MAX = 64 << 20
 FREE_SHARE_MAX = 100  # at most one hundredth of what is free is prepared
