@@ -21,7 +21,8 @@ from mainstem.broker.sessions.sessions import Subscription
 from mainstem.model.origin import RecordFlag
 from mainstem.storage.directory import DataDirectory
 
-AT_ONCE, TURN = 2_000, 50  # settled together; added before the loop turns, as long as one that serves clients lets it wait
+AT_ONCE = 2_000  # settled together
+TURN = 50  # added before the loop turns: for as long a broker that serves clients lets it wait
 EXPIRY_S = 30 * 24 * 3_600
 KILOBYTE = bytes(range(256)) * 4
 

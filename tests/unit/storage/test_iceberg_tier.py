@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,6 +96,33 @@ def test_a_file_that_is_changed_anywhere_is_damaged_and_nothing_worse(seed: int,
     data[drawn.draw(st.integers(0, len(data) - 1))] ^= 1 << drawn.draw(st.integers(0, 7))
     with contextlib.suppress(CorruptFrame):
         from_parquet(bytes(data))
+
+
+def test_a_file_whose_columns_are_of_other_types_is_damaged() -> None:
+    """One flipped bit makes a list a struct."""
+    data = to_parquet(memoryview(some_frames(1, 3)), LOG_ID, TARGET, NAMES)
+    rows = pq.read_table(io.BytesIO(data), partitioning=None)
+    headers = rows.schema.get_field_index("headers")
+    pairs = pa.array([{"key": "a", "value": b""}] * rows.num_rows)
+    other = io.BytesIO()
+    pq.write_table(rows.set_column(headers, "headers", pairs), other)
+    with pytest.raises(CorruptFrame, match="the column headers is struct"):
+        from_parquet(other.getvalue())
+
+
+def test_a_process_that_read_such_a_file_ends_as_it_means_to(tmp_path: Path) -> None:
+    """Threads of Arrow's that have not begun to work by then aborted one in ten."""
+    path = tmp_path / "a.parquet"
+    path.write_bytes(to_parquet(memoryview(some_frames(1, 3)), LOG_ID, TARGET, NAMES))
+    lines = (
+        "import os, sys",
+        "from mainstem.storage.tier.iceberg.parquet import from_parquet",
+        "before = len(os.listdir('/proc/self/task'))",
+        "from_parquet(open(sys.argv[1], 'rb').read())",
+        "print(len(os.listdir('/proc/self/task')) - before)",
+    )
+    told = subprocess.check_output([sys.executable, "-c", "\n".join(lines), str(path)], text=True)
+    assert int(told) == 0, "threads that it started"
 
 
 def moved(house: House) -> list[tuple[int, bytes]]:

@@ -31,14 +31,18 @@ class Room:
     def __init__(self, disk: Disk, directory: Path, segment_bytes: int) -> None:
         self._disk, self._directory, self._segment_bytes = disk, directory, segment_bytes
         self._zeros_bytes = min(ZEROS_BYTES_MAX, segment_bytes // 16)
+        self._after_large = False
 
     def prepare(self, segment: Segment, fd: int, size: int) -> None:
         """Just before `size` bytes are written."""
         end = segment.size + size
-        if size >= LARGE_BYTES_MIN:
+        after_large, self._after_large = self._after_large, size >= LARGE_BYTES_MIN
+        if self._after_large:
             if segment.allocated < min(end, self._segment_bytes):
                 self.reserve(segment, fd)
-        elif end > segment.zeroed and segment.size >= self._zeros_bytes:
+        elif (
+            end > segment.zeroed and segment.size >= self._zeros_bytes and not after_large
+        ):  # the next may be large again
             self._fill(segment, fd, end)
 
     def _fill(self, segment: Segment, fd: int, end: int) -> None:

@@ -18,7 +18,7 @@ from mainstem.codec.arrow_rows import flags_of, kafka_headers, record_batch, unr
 from mainstem.codec.batch import FrameHead, frame_heads
 from mainstem.codec.columns import ColumnDecoder, FrameRebuilder
 from mainstem.codec.compression import inflate
-from mainstem.codec.raw_table import Columns, LogRows, parquet_writer
+from mainstem.codec.raw_table import COLUMNS, Columns, LogRows, parquet_writer
 from mainstem.model.errors import CorruptFrame, UnreadableBatch
 from mainstem.model.topic import kafka_name
 from mainstem.storage.object.bundle import index_frames
@@ -30,7 +30,8 @@ ROWS_STEP = 1_024  # decoded or built at once: about a millisecond
 ROW_GROUP_ROWS = 65_536
 INFLATED_BYTES_MAX = 128 << 20
 TRANSACTIONAL, CONTROL = 16, 32  # attributes of a batch
-READ = ("offset", "timestamp", "key", "value", "headers", "flags", "batch", "stored_headers")
+READ_NAMES = ("offset", "timestamp", "key", "value", "headers", "flags", "batch", "stored_headers")
+READ = {name: kind for _, name, kind, _ in COLUMNS if name in READ_NAMES}
 
 
 class NotForTables(Exception):
@@ -51,10 +52,20 @@ def to_parquet(frames: memoryview, log_id: int, target: TableTarget, columns: Co
 def from_parquet(data: bytes) -> bytearray:
     """The frames, as they were stored."""
     try:
-        return _rebuilt(pq.read_table(io.BytesIO(data), columns=list(READ), partitioning=None))
+        return _rebuilt(_rows(data))
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:  # OSError is what Arrow says of damage, too
         said = str(error).splitlines()  # a schema may follow
         raise CorruptFrame(f"it is not a Parquet file of a raw table: {said[0] if said else error!r}") from error
+
+
+def _rows(data: bytes) -> pa.Table:
+    """In this thread: one of Arrow's pools that had work just now may abort the process when that ends."""
+    with pq.ParquetFile(pa.BufferReader(data), pre_buffer=False) as file:
+        rows = file.read(columns=list(READ), use_threads=False)
+    for name, kind in READ.items():
+        if rows.schema.field(name).type != kind:  # its buffers would be taken for what they are not
+            raise ValueError(f"the column {name} is {rows.schema.field(name).type}, not {kind}")
+    return rows
 
 
 def _placed(heads: list[FrameHead]) -> Iterator[tuple[int, FrameHead]]:
