@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mainstem.broker.delivery.catch_up import Pump
+from mainstem.broker.delivery.ticker import COMPANY_UNSYNCED_BYTES_MAX
 from mainstem.broker.delivery.turns import COMPANY_NS, SHORT_SLICE_NS, SLICE_NS, Turns
 from tests.unit.broker.kit import Collector, running, until
 
@@ -89,3 +90,48 @@ async def test_slices_are_short_while_clients_are_about_that_say_little() -> Non
     work = turns.slices()
     await work.next()
     assert len(turns) == 0
+
+
+class Flood:
+    def __init__(self) -> None:
+        self.held = False
+
+    def hold_for_delivery(self) -> None:
+        self.held = True
+
+    def release_from_delivery(self) -> None:
+        self.held = False
+
+
+@pytest.mark.parametrize("company", [True, False])
+async def test_who_brings_much_waits_for_the_disk_while_clients_are_about_that_say_little(
+    tmp_path: Path, company: bool
+) -> None:
+    """Their acks wait for the sync of all that was written before."""
+    async with running(tmp_path) as broker:
+        ticker, namespace, flood = broker.ticker, broker.namespace("/"), Flood()
+        if company:
+            broker.turns.company_until_ns = time.monotonic_ns() + 1_000 * COMPANY_NS
+        for _ in range(COMPANY_UNSYNCED_BYTES_MAX // 50_000 + 2):
+            namespace.publish(b"flood", bytes(50_000))  # nobody waits for it
+            ticker.tick()
+        assert ticker.behind == company
+        if ticker.behind:
+            ticker.outrun(flood)  # type: ignore[arg-type]
+            assert flood.held
+            log = namespace.route(b"flood").log
+            await until(lambda: not flood.held)
+            assert not ticker.behind
+            await until(lambda: log.unsynced_bytes == 0)
+
+
+async def test_nobody_waits_for_the_disk_of_a_log_that_is_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        ticker, namespace, flood = broker.ticker, broker.namespace("/"), Flood()
+        broker.turns.company_until_ns = time.monotonic_ns() + 1_000 * COMPANY_NS
+        for _ in range(COMPANY_UNSYNCED_BYTES_MAX // 50_000 + 2):
+            namespace.publish(b"flood", bytes(50_000))
+            ticker.tick()
+        ticker.outrun(flood)  # type: ignore[arg-type]
+        ticker.forget(namespace.route(b"flood").log)
+        assert not flood.held

@@ -7,6 +7,10 @@ One write per log, one `transport.write` per connection, one wake-up of the comm
 Delivering and flushing end after a slice of a millisecond each; the rest is the next tick's, after sockets were read. While
 what waits to be delivered is more than BEHIND_BYTES, or takes longer than BEHIND_NS, nothing is read from connections that
 bring much of it, and a turn reads no more than that (`ahead_bytes`): so what goes to thousands never piles up.
+
+While clients are about that say little and wait for the answer, the same holds for what waits for the disk: their ack waits
+for the sync of all that was written before it. So what nobody waits for is synced in small pieces then, and who brings much
+is not read while more than COMPANY_UNSYNCED_BYTES_MAX of a log is on its way.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from typing import Protocol
 
 from mainstem.broker.delivery.ahead import Ahead
 from mainstem.broker.delivery.live import Dispatcher
-from mainstem.broker.delivery.turns import SLICE_NS
+from mainstem.broker.delivery.turns import SLICE_NS, Turns
 from mainstem.log.appended import Appended
 from mainstem.log.committer import Committer, end_process
 from mainstem.log.log import Log
@@ -33,6 +37,8 @@ logger = logging.getLogger("mainstem.broker")
 UNSYNCED_BYTES_TOTAL_MAX = 256 << 20
 UNHURRIED_SYNC_S = 0.2  # what nobody waits for is synced at least this often; each sync is felt by those who do
 UNHURRIED_BYTES_MAX = 16 << 20
+COMPANY_UNHURRIED_BYTES_MAX = 1 << 20  # while clients are about that say little
+COMPANY_UNSYNCED_BYTES_MAX = 4 << 20  # of a log: the same
 CHECKPOINT_QUIET_S = 1.0
 COMMITTER_THREADS = 2
 BEHIND_BYTES = 64 << 10  # written and not yet delivered: beyond it those who bring SHARE_BYTES at once wait
@@ -69,10 +75,15 @@ MakeCommitter = Callable[[Callable[[list[tuple[Log, int]]], None]], Committer]  
 
 class Ticker:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher, make_committer: MakeCommitter | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        dispatcher: Dispatcher,
+        make_committer: MakeCommitter | None = None,
+        turns: Turns | None = None,
     ) -> None:
         self.loop = loop
         self._dispatcher = dispatcher
+        self._turns = Turns() if turns is None else turns  # one in which nobody waits is false
         self._disk_ahead = Ahead(loop)
         self._requested = False
         self._planned = False  # the loop will call `_tick_asked`
@@ -92,7 +103,8 @@ class Ticker:
         self.alone = False  # those that are read are of one namespace, and none has little to say: slices may be longer
         self.loop_read = False  # a socket that the loop itself reads brought something since that was found
         self.ahead_bytes = AHEAD_BYTES_MAX  # that may be read in one turn: as much as is delivered in BEHIND_NS
-        self.behind = False  # more waits to be delivered than should: who publishes much calls `outrun`
+        self.behind = False  # more waits for delivery, or for the disk, than should: who publishes much calls `outrun`
+        self._ahead_of_disk = False  # of `behind`: more than COMPANY_UNSYNCED_BYTES_MAX of a log waits for a sync
         self.is_crowded: Callable[[], bool] = lambda: False  # so much waits to be flushed that delivery waits for it
         self._held: set[Pressed] = set()
         self._ahead: set[Pressed] = set()
@@ -232,7 +244,8 @@ class Ticker:
             self._after += self._after_write
             self._after_write = []
         if self._after:
-            self._run_after()
+            after, self._after = self._after, []
+            _run_all(after)
         if self._connections or self._receivers:
             self._flush()
         dispatcher = self._dispatcher
@@ -277,14 +290,6 @@ class Ticker:
         now_ns, slice_ns = time.monotonic_ns(), self._slice_ns()
         return min(now_ns + slice_ns, max(now_ns + slice_ns // 2, self._began_ns + 2 * slice_ns)) if slice_ns else 0
 
-    def _run_after(self) -> None:
-        after, self._after = self._after, []
-        for callback in after:
-            try:
-                callback()
-            except Exception:
-                logger.exception("work after a tick failed")
-
     def write_now(self) -> None:
         """Tick at once if anything is gathered, and deliver all of it: for who asks queues what they hold, or must not
         overtake it. Where a place in the log is enough, `write_gathered` keeps nobody waiting."""
@@ -311,6 +316,8 @@ class Ticker:
         logs, self._logs = self._logs, []
         appended: list[Appended] = []
         to_sync: list[Log] = []
+        in_company = self._began_ns < self._turns.company_until_ns
+        unhurried_bytes_max = COMPANY_UNHURRIED_BYTES_MAX if in_company else UNHURRIED_BYTES_MAX
         for log in logs:
             try:
                 written = log.write()
@@ -324,8 +331,10 @@ class Ticker:
                 continue
             appended += written
             self._disk_ahead.look(log)
+            if in_company and log.unsynced_bytes > COMPANY_UNSYNCED_BYTES_MAX and not log.refusal:
+                self._ahead_of_disk = True
             if log.durability.acks_wait:
-                if _is_awaited(log, written):
+                if _is_awaited(log, written, unhurried_bytes_max):
                     to_sync.append(log)
                     timed = self._timed.get(log)
                     if timed is None:
@@ -391,15 +400,24 @@ class Ticker:
                 self._marked = self._connections
         waiting = self._dispatcher.waiting_bytes
         self.ahead_bytes = max(SHARE_BYTES, self._dispatcher.bytes_within(BEHIND_NS, AHEAD_BYTES_MAX))
-        self.behind = waiting > min(BEHIND_BYTES, self.ahead_bytes)
+        self.behind = self._ahead_of_disk or waiting > min(BEHIND_BYTES, self.ahead_bytes)
+        if self._ahead and not self.behind:
+            ahead, self._ahead = self._ahead, set()
+            _read_on(ahead)
         if waiting > WAITING_BYTES_MAX:
             self.pressed = True
         elif self.pressed or self._held:
             self.ease()
+
+    def _look_at_disk(self) -> None:
+        """A sync has ended, or a log is gone."""
+        self._ahead_of_disk = any(
+            log.unsynced_bytes > COMPANY_UNSYNCED_BYTES_MAX for log in self._syncing if not log.refusal
+        )
+        self.behind = self._ahead_of_disk or self._dispatcher.waiting_bytes > min(BEHIND_BYTES, self.ahead_bytes)
         if self._ahead and not self.behind:
             ahead, self._ahead = self._ahead, set()
-            for connection in ahead:
-                connection.release_from_delivery()
+            _read_on(ahead)
 
     def ease(self) -> None:
         """Publishers go on once neither the disk nor the readers are too far behind."""
@@ -443,6 +461,8 @@ class Ticker:
             self.on_durable()
         if self.pressed:
             self.ease()
+        if self._ahead_of_disk:
+            self._look_at_disk()
 
     def checkpoint_quiet(self) -> None:
         """Sync once more what was last synced a while ago: its engine then notes how far it is durable.
@@ -474,6 +494,8 @@ class Ticker:
         self._quiet_since.pop(log, None)
         self._timed.pop(log, None)
         log.mark_stable(log.written)
+        if self._ahead_of_disk:
+            self._look_at_disk()
 
     async def settle(self, logs: list[Log], timeout_s: float = 10.0) -> None:
         """Wait until the given logs are stable up to what is written now."""
@@ -488,6 +510,14 @@ def _committer(post: Callable[[list[tuple[Log, int]]], None]) -> Committer:
     return Committer(post, threads=COMMITTER_THREADS)
 
 
+def _run_all(callbacks: list[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception:
+            logger.exception("work after a tick failed")
+
+
 def _flush_until(connections: list[Flushable], until_ns: int) -> list[Flushable]:
     """Those that were not reached; 0: all are."""
     for place, connection in enumerate(connections, 1):
@@ -500,8 +530,13 @@ def _flush_until(connections: list[Flushable], until_ns: int) -> list[Flushable]
     return []
 
 
-def _is_awaited(log: Log, written: list[Appended]) -> bool:
-    if log.stable_listeners or log.unsynced_bytes > UNHURRIED_BYTES_MAX:
+def _read_on(connections: set[Pressed]) -> None:
+    for connection in connections:
+        connection.release_from_delivery()
+
+
+def _is_awaited(log: Log, written: list[Appended], unhurried_bytes_max: int) -> bool:
+    if log.stable_listeners or log.unsynced_bytes > unhurried_bytes_max:
         return True
     for item in written:  # noqa: SIM110 -- a generator costs a frame more, in every tick
         if item.ticket.awaited:
