@@ -58,6 +58,8 @@ class SimulatedCommitter:
 
     def listen(self, loop: Any, deliver: Any) -> None: ...
 
+    def collect(self) -> None: ...
+
     def submit(self, logs: list[tuple[Log, int]]) -> None:
         self._dirty.update(dict.fromkeys(log for log, _ in logs))
 

@@ -158,6 +158,7 @@ class Broker(Declaring):
         self.owners = Owners(self.store, self.access, facts.items)
         self.turns = Turns(self._share_of)
         self.ticker = Ticker(loop, self.dispatcher, self._make_committer, self.turns)
+        self.turns.quick.append(self.ticker.committer.collect)
         self.pump = Pump(self.dispatcher, self.ticker, self.turns)
         self.stamps = self._open_stamps(FileState(data, self.options.disk))
         self.logs = Logs(data / "logs", self.stamps, self.ticker.add_log, self.options.limits, self.options.disk)

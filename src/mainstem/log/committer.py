@@ -162,6 +162,11 @@ class Committer:
             return False
         return log.syncing.begin(self._flusher)
 
+    def collect(self) -> None:
+        """What the flusher has finished, without waiting for the loop to say so."""
+        if self._flusher is not None and self._flusher.has_news:
+            self._collect(self._flusher, self._deliver)
+
     def _collect(self, flusher: Flusher, deliver: Callable[[list[tuple[Log, int]]], None]) -> None:
         done: list[tuple[Log, int]] = []
         for handle in flusher.finished():

@@ -52,6 +52,7 @@ cdef class PollSet:
     cdef int events_max  # sockets that are served in one round: as many as there is time for
     cdef bint crowd  # most of those that the last turn saw were leaving: they are told apart from those who stay
     cdef double ns_per_byte  # of its turns, with their ticks
+    cdef int64_t quiet_until_ns  # until then some of its clients have little to say, and it is served between others' turns
     cdef bint priced  # this turn is measured, for the last was large: the processor's time is a system call
 
     cdef int leave(self) except -1
@@ -72,6 +73,7 @@ cdef class Reactor:
     cdef object leaving  # deque of (transport, error): their protocols are told in slices
     cdef bint parting  # such a slice is asked for
     cdef dict poll_sets  # by namespace
+    cdef list quiet  # of these: QUIET_SETS_MAX at most
     cdef uint8_t* buffer
     cdef uint32_t second
     cdef int64_t time_ms
@@ -81,3 +83,4 @@ cdef class Reactor:
     cdef double largest, largest_next  # share of the poll sets that waited in the round before, and in this one
 
     cdef PollSet _poll_set(self, str tenant)
+    cdef int _note_quiet(self, PollSet poll_set, int64_t until_ns) except -1

@@ -50,6 +50,7 @@ cdef enum:
     SHARED_TURN_BYTES_MIN = 16 * 1024
     TURN_READS_MAX = 64  # that anyone asks for: 16 MiB
     QUIET_MS = 8  # SHARE_BYTES in each of these, to it and from it, are not little
+    QUIET_SETS_MAX = 16  # looked at between others' turns: each costs a system call
     HALVINGS_MAX = 3  # by one read: a flood that paused goes on as one, who has become quiet is known a few messages later
 
 cdef Py_ssize_t SHARE_BYTES = ticking.SHARE_BYTES
@@ -449,6 +450,8 @@ cdef class PollSet:
         global _company_until_ns
         cdef epoll_event[CROWD_MAX] events
         cdef Reactor reactor = self.reactor
+        if self.priced:  # it is a long one
+            reactor.server.turns.let_in()
         cdef double share = reactor.server.turns.share_of(self.tenant) or 1, part = self._part(share)
         cdef int n, rounds = 1, events_max = min(self.events_max, max(EVENTS_MIN, <int>(EVENTS_MAX * part)))
         cdef int seen = epoll_wait(self.epoll, events, CROWD_MAX if self.crowd else events_max, 0)
@@ -511,8 +514,7 @@ cdef class PollSet:
         if ticks:
             ticker.end_turn()
         if quiet:
-            _company_until_ns = at_ns + COMPANY_NS
-            reactor.server.turns.company_until_ns = _company_until_ns
+            reactor._note_quiet(self, at_ns + COMPANY_NS)
         if self.priced and bytes_in >= SHARED_TURN_BYTES_MIN:
             self._price(bytes_in, processor_ns() - began_ns)
         self.priced = bytes_in >= SHARED_TURN_BYTES_MIN
@@ -528,8 +530,9 @@ cdef class Reactor:
         self.buffer = <uint8_t*>malloc(READ_BYTES)
         if self.buffer == NULL:
             raise MemoryError
-        self.poll_sets = {}
+        self.poll_sets, self.quiet = {}, []
         self._poll_set("")
+        server.turns.quick.append(self._serve_quiet)
         listener.setblocking(False)
         listener.listen(backlog)
         self.listener = listener
@@ -553,7 +556,9 @@ cdef class Reactor:
             transport._leave(None)
         for poll_set in self.poll_sets.values():
             poll_set.close()
-        self.poll_sets = {}
+        self.poll_sets, self.quiet = {}, []
+        if self._serve_quiet in self.server.turns.quick:
+            self.server.turns.quick.remove(self._serve_quiet)
 
     cdef PollSet _poll_set(self, str tenant):
         """Of those who are not logged in: ""."""
@@ -561,6 +566,27 @@ cdef class Reactor:
         if poll_set is None:
             poll_set = self.poll_sets[tenant] = PollSet(self, tenant)
         return poll_set
+
+    cdef int _note_quiet(self, PollSet poll_set, int64_t until_ns) except -1:
+        global _company_until_ns
+        _company_until_ns = self.server.turns.company_until_ns = until_ns
+        if poll_set.quiet_until_ns == 0:
+            if len(self.quiet) == QUIET_SETS_MAX:
+                return 0
+            self.quiet.append(poll_set)
+        poll_set.quiet_until_ns = until_ns
+        return 0
+
+    def _serve_quiet(self):
+        """Others are about to have a long turn. Who floods beside them in the same poll set waits for its own."""
+        cdef int64_t at_ns = now_ns()
+        cdef PollSet poll_set
+        for poll_set in self.quiet[:]:
+            if poll_set.quiet_until_ns < at_ns or poll_set.epoll < 0:
+                poll_set.quiet_until_ns = 0
+                self.quiet.remove(poll_set)
+            elif not poll_set.priced:
+                poll_set._turn()
 
     def _close_poll_set(self, PollSet poll_set):
         """In a turn of its own, which is not the poll set's."""

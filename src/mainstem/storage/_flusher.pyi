@@ -19,6 +19,7 @@ class Flusher:
     def __init__(self, threads: int) -> None: ...
     def fileno(self) -> int:
         """Becomes readable when `finished` has something to tell."""
+    has_news: bool
     def handle(self, owner: Any) -> FlushHandle: ...
     def finished(self) -> list[FlushHandle]:
         """The handles on which anything was done or failed since it was last asked."""

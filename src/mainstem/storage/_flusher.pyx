@@ -305,6 +305,10 @@ cdef class Flusher:
     def handle(self, owner):
         return FlushHandle(self, owner)
 
+    @property
+    def has_news(self):
+        return self.shared.news != NULL
+
     def finished(self):
         cdef Shared* shared = self.shared
         cdef Handle* handle

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 
 import pytest
 
-from mainstem.broker.delivery.turns import Turns
+from mainstem.broker.delivery.turns import COMPANY_NS, Turns
 
 
 async def given_to(turns: Turns, readers: dict[str, int], rounds: int) -> Counter[str]:
@@ -66,3 +67,18 @@ async def test_who_is_gone_takes_no_turn_from_others() -> None:
     gone.cancel()
     await turns.turn("one")
     assert len(turns) == 0
+
+
+@pytest.mark.parametrize("company", [True, False])
+async def test_who_says_little_is_let_in_before_long_work_and_only_while_there_is_somebody(company: bool) -> None:
+    turns, served = Turns(), list[str]()
+
+    def serve() -> None:
+        served.append("quick")
+        turns.let_in()  # what it serves may be long, too
+
+    turns.quick.append(serve)
+    turns.company_until_ns = time.monotonic_ns() + 1_000 * COMPANY_NS if company else 0
+    turns.let_in()
+    turns.let_in()
+    assert served == ["quick"] * (2 if company else 0)

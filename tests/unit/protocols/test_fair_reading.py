@@ -180,6 +180,19 @@ async def test_hundreds_that_leave_at_once_let_those_who_stay_be_read_first(read
     await until(lambda: len(reading.connections) == 1)
 
 
+async def test_who_says_little_comes_before_the_next_long_turn_of_a_flood(reading: Reading) -> None:
+    loop = asyncio.get_running_loop()
+    await reading.gather({"flood@one": BACKLOG, "quiet@two": 10})
+    await reading.read(BACKLOG + 10)  # now it is known who floods, and who has little to say
+    for _ in range(3):
+        reading.order.clear()
+        for name, client in zip(reading.named, reading.clients, strict=True):
+            reading.named[name].hold(HOLD_QUEUE)
+            await asyncio.wait_for(loop.sock_sendall(client, bytes(BACKLOG if name == "flood" else 10)), 10)
+        await reading.read(BACKLOG + 10)  # the flood is let go first, and the kernel tells of it first
+        assert reading.order[0] == ("quiet", 10)
+
+
 async def test_many_connections_of_one_namespace_leave_another_its_share(reading: Reading) -> None:
     many = {f"{number}@noisy": BACKLOG // 4 for number in range(20)}
     await reading.gather({**many, "alone@other": BACKLOG})

@@ -135,6 +135,8 @@ class Ticker:
 
     def _tick_asked(self) -> None:
         self._planned = False
+        if self.loop_read:  # this tick answers it: with megabytes, maybe
+            self._turns.let_in()
         if self._requested:  # else a turn has ticked meanwhile
             self.tick()
 

@@ -20,16 +20,21 @@ or, where it is a list that is long only sometimes,
 A tenant's next turn is due a stride (1 / share) after its last; it does not save up what it did not ask for.
 
 While clients are about that say little (`company_until_ns`), a slice is a quarter as long: an ack waits for two turns of the
-loop, one that reads its publish and one that hears of its sync.
+loop, one that reads its publish and one that hears of its sync. Whoever begins something longer in the middle of the loop's
+turn (a megabyte of a Kafka client, a flood's next slice) lets them in first (`let_in`): they wait for one such piece, not for
+all that the loop has before it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 import time
 from collections import deque
 from collections.abc import Callable
+
+logger = logging.getLogger("mainstem.broker")
 
 SLICE_NS = 1_000_000
 SHORT_SLICE_NS = 250_000  # while others wait for little; what stands around a slice is a tenth of it
@@ -49,6 +54,8 @@ class Turns:
         self._asked_total = 0
         self._planned = False
         self.company_until_ns = 0  # monotonic: until then clients are about that say little and wait for the answer
+        self.quick: list[Callable[[], None]] = []  # each serves such clients, or hears what they wait for
+        self._letting_in = False
 
     @property
     def slice_ns(self) -> int:
@@ -85,6 +92,17 @@ class Turns:
 
         self.soon(give, tenant)
         await future
+
+    def let_in(self) -> None:
+        if not self._letting_in and time.monotonic_ns() < self.company_until_ns:
+            self._letting_in = True
+            try:
+                for serve in self.quick:
+                    serve()
+            except Exception:  # not that of whoever lets them in
+                logger.exception("clients that say little could not be served between two long pieces of work")
+            finally:
+                self._letting_in = False
 
     def slices(self, tenant: str = "") -> Slices:
         """Of work that begins now."""

@@ -315,6 +315,8 @@ class KafkaConnection(Connection):
         """So many bytes were put where the request channel said."""
         if self.closing:
             return  # said goodbye already; what it still sends is not ours to answer
+        if size >= LOOP_READ_BYTES:
+            self.server.turns.let_in()
         self.heard_second = self.server.deadlines.second
         self.server.counters.bytes_in += size
         if self.meter is not None:  # before it is handled: the answers tell for how long it is throttled
