@@ -67,8 +67,7 @@ cdef class Reactor:
     cdef object loop
     cdef object server
     cdef object now_ns
-    cdef object listener
-    cdef bint waited  # with the next one, as there are as many connections as may be
+    cdef object accepting
     cdef list transports  # by file descriptor
     cdef object leaving  # deque of (transport, error): their protocols are told in slices
     cdef bint parting  # such a slice is asked for

@@ -1,7 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """Sockets of one listener, read and written without an object or a Python call for each. See `reactor.py`."""
 
-import errno
 import logging
 import os
 import socket
@@ -24,6 +23,7 @@ from mainstem.protocols._sockets cimport (
 
 from mainstem.broker.delivery import ticker as ticking
 from mainstem.broker.delivery import turns
+from mainstem.protocols._accepting import Accepting
 from mainstem.protocols.loopback import stop_pacing
 
 logger = logging.getLogger("mainstem.connection")
@@ -43,7 +43,7 @@ cdef enum:
     DRAIN_BYTES_MAX = 256 << 10  # of what waits to one socket in one turn
     DRAINED_BYTES_MAX = 1 << 20  # to all of a poll set: a thousand that begin to read at once take turns
     SERVE_NS = 1000000  # with a poll set's sockets in one turn: a CONNECT costs as much as a thousand publishes
-    SLICE_NS = 500000  # with those who come, and with those who leave
+    SLICE_NS = 500000  # with those who leave
     COMPANY_SHARE = 2  # these are so much shorter while clients are about that need short turns
     SERVED_UNCLOCKED = 2
     SHARED_TURN_NS = 1000000  # of the processor, for reading and the tick, while others are served, too
@@ -58,11 +58,6 @@ cdef int64_t _company_until_ns = 0  # of all listeners: until then clients are a
 cdef int64_t _sharing_until_ns = 0  # the same: until then more than one poll set is about
 cdef uint64_t _poll_sets = 0  # ever
 cdef uint64_t _latest = 0  # the number of the poll set that had the last turn
-
-ACCEPTS_MAX = 128  # in one turn, if there is time
-ACCEPT_AGAIN_S = 1.0  # when there are no file descriptors left
-FULL_AGAIN_S = 0.02  # when there are as many connections as may be: some may have ended, and we have not read it
-NO_ROOM = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 cdef inline int64_t _short(int64_t span_ns, int64_t at_ns) noexcept:
@@ -535,18 +530,14 @@ cdef class Reactor:
         server.turns.quick.append(self._serve_quiet)
         listener.setblocking(False)
         listener.listen(backlog)
-        self.listener = listener
-        loop.add_reader(listener.fileno(), self._accept)
+        self.accepting = Accepting(loop, server, listener, self._open)
 
     def __dealloc__(self):
         free(self.buffer)
 
     def close(self):
         """Take no one new."""
-        listener, self.listener = self.listener, None
-        if listener is not None:
-            self.loop.remove_reader(listener.fileno())
-            listener.close()
+        self.accepting.close()
 
     def finish(self):
         """The loop ends: let go of everything, whoever still waits."""
@@ -609,36 +600,6 @@ cdef class Reactor:
         self.parting = len(self.leaving) > 0
         if self.parting:
             self.loop.call_soon(self._let_leave)
-
-    def _accept(self):
-        """Whoever is one too many waits once, for those who left before it came: then it is refused."""
-        cdef int64_t at_ns = now_ns(), until_ns = at_ns + _short(SLICE_NS, at_ns)
-        cdef bint waited = self.waited
-        self.waited = False
-        for _ in range(ACCEPTS_MAX):
-            if now_ns() > until_ns:
-                return
-            if not waited and len(self.server.connections) >= self.server.connections_max:
-                self.waited = True
-                return self._accept_later(FULL_AGAIN_S)
-            try:
-                taken, peer = self.listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
-            except OSError as error:
-                if error.errno not in NO_ROOM:
-                    raise
-                logger.error("no connection can be accepted for %s s: %s", ACCEPT_AGAIN_S, error.strerror)
-                return self._accept_later(ACCEPT_AGAIN_S)
-            self._open(taken, peer)
-
-    def _accept_later(self, double seconds):
-        self.loop.remove_reader(self.listener.fileno())
-        self.loop.call_later(seconds, self._accept_again)
-
-    def _accept_again(self):
-        if self.listener is not None:
-            self.loop.add_reader(self.listener.fileno(), self._accept)
 
     def _open(self, taken, peer):
         taken.setblocking(False)

@@ -17,9 +17,9 @@ slice while others wait, and a namespace with ten thousand connections no more t
 more than they may read, the one with the largest share (`turns.share_of`) reads its whole turn, the others in proportion.
 
 While clients are about that have little to say and to hear, a turn is no longer than a millisecond: a poll set knows what a
-byte of it costs, with the tick, and reads so many fewer; and a poll set that floods first lets in those that such clients are
-in (`Turns.let_in`). Whoever floods alone is read in whole turns; while a namespace is
-alone each of its sockets is, `alone_bytes` together, and delivery's slices are four times as long.
+byte of it costs, with the tick, and reads so many fewer. Those that such clients are in come before it (`Turns.let_in`).
+Whoever floods alone is read in whole turns; while a namespace is alone each of its sockets is, `alone_bytes` together, and
+delivery's slices are four times as long.
 
 If no slice was filled, those that came meanwhile are read too, up to four times and 64 KiB in all: they share its tick. 128
 connections are accepted in a turn. What a socket does not take waits in its transport, the protocol is told beyond
