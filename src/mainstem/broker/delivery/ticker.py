@@ -8,9 +8,9 @@ Delivering and flushing end after a slice of a millisecond each; the rest is the
 what waits to be delivered is more than BEHIND_BYTES, or takes longer than BEHIND_NS, nothing is read from connections that
 bring much of it, and a turn reads no more than that (`ahead_bytes`): so what goes to thousands never piles up.
 
-While clients are about that say little and wait for the answer, the same holds for what waits for the disk: their ack waits
-for the sync of all that was written before it. So what nobody waits for is synced in small pieces then, and who brings much
-is not read while more than COMPANY_UNSYNCED_BYTES_MAX of a log is on its way.
+While clients are about that say little and wait for the answer, slices are half as long, and the same holds for what waits
+for the disk: their ack waits for the sync of all that was written before it. So what nobody waits for is synced in small
+pieces then, and who brings much is not read while more than COMPANY_UNSYNCED_BYTES_MAX of a log is on its way.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ CHECKPOINT_QUIET_S = 1.0
 COMMITTER_THREADS = 2
 BEHIND_BYTES = 64 << 10  # written and not yet delivered: beyond it those who bring SHARE_BYTES at once wait
 BEHIND_NS = 8 * SLICE_NS
+COMPANY_SHARE = 2  # slices are so much shorter then
 ALONE_SLICES = 4  # for whom nobody waits: every slice ends with a system call for each who received something
 AHEAD_BYTES_MAX = 4 << 20  # in one turn, of those whose messages few listen to
 SHARE_BYTES = 4 << 10
@@ -104,6 +105,7 @@ class Ticker:
         self.loop_read = False  # a socket that the loop itself reads brought something since that was found
         self.ahead_bytes = AHEAD_BYTES_MAX  # that may be read in one turn: as much as is delivered in BEHIND_NS
         self.behind = False  # more waits for delivery, or for the disk, than should: who publishes much calls `outrun`
+        self._in_company = False  # clients are about that say little and wait for the answer
         self._ahead_of_disk = False  # of `behind`: more than COMPANY_UNSYNCED_BYTES_MAX of a log waits for a sync
         self.is_crowded: Callable[[], bool] = lambda: False  # so much waits to be flushed that delivery waits for it
         self._held: set[Pressed] = set()
@@ -236,6 +238,7 @@ class Ticker:
     def _tick(self) -> None:
         self.ticks += 1
         self._began_ns = time.monotonic_ns()
+        self._in_company = self._began_ns < self._turns.company_until_ns
         delivered = self._dispatcher.delivered
         appended = self._write_logs() if self._logs else []
         if self._undelivered:
@@ -280,12 +283,10 @@ class Ticker:
                 self._receivers[:0] = left
 
     def _slice_ns(self) -> int:
-        return ALONE_SLICES * self.slice_ns if self.alone and not self.loop_read else self.slice_ns
-
-    def _until_ns(self) -> int:
+        """Of this tick's delivery, and of its flushes; 0: all at once."""
         if self.alone and not self.loop_read:
-            return time.monotonic_ns() + ALONE_SLICES * self.slice_ns if self.slice_ns else 0
-        return time.monotonic_ns() + self.slice_ns if self.slice_ns else 0
+            return ALONE_SLICES * self.slice_ns
+        return self.slice_ns // COMPANY_SHARE if self._in_company else self.slice_ns
 
     def _flush_until_ns(self) -> int:
         """A slice after delivery's, which may have taken longer: then half of one."""
@@ -318,8 +319,7 @@ class Ticker:
         logs, self._logs = self._logs, []
         appended: list[Appended] = []
         to_sync: list[Log] = []
-        in_company = self._began_ns < self._turns.company_until_ns
-        unhurried_bytes_max = COMPANY_UNHURRIED_BYTES_MAX if in_company else UNHURRIED_BYTES_MAX
+        unhurried_bytes_max = COMPANY_UNHURRIED_BYTES_MAX if self._in_company else UNHURRIED_BYTES_MAX
         for log in logs:
             try:
                 written = log.write()
@@ -333,7 +333,7 @@ class Ticker:
                 continue
             appended += written
             self._disk_ahead.look(log)
-            if in_company and log.unsynced_bytes > COMPANY_UNSYNCED_BYTES_MAX and not log.refusal:
+            if self._in_company and log.unsynced_bytes > COMPANY_UNSYNCED_BYTES_MAX and not log.refusal:
                 self._ahead_of_disk = True
             if log.durability.acks_wait:
                 if _is_awaited(log, written, unhurried_bytes_max):
@@ -397,7 +397,9 @@ class Ticker:
         else:
             self._marked = self._receivers
             try:
-                self.head_stamp = max(self.head_stamp, self._dispatcher.deliver(appended, self._until_ns()))
+                slice_ns = self._slice_ns()
+                until_ns = time.monotonic_ns() + slice_ns if slice_ns else 0
+                self.head_stamp = max(self.head_stamp, self._dispatcher.deliver(appended, until_ns))
             finally:
                 self._marked = self._connections
         waiting = self._dispatcher.waiting_bytes
