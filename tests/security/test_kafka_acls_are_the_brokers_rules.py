@@ -18,13 +18,20 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from mainstem.protocols.kafka.messages import DescribeAclsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
+from mainstem.protocols.kafka.messages import (
+    CreateAclsRequest,
+    DeleteAclsRequest,
+    DescribeAclsRequest,
+    SaslAuthenticateRequest,
+    SaslHandshakeRequest,
+)
 from mainstem.testing import Broker
 from tests.protocol.kafka.raw import RawClient
 from tests.protocol.mqtt.raw import Raw
 from tests.users import ANN, ROOT, add_users, allow
 
-CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, RESOURCE_NOT_FOUND = 31, 42, 91
+CLUSTER_AUTHORIZATION_FAILED, INVALID_REQUEST, POLICY_VIOLATION = 31, 42, 44
+ALLOW, READ, ANY, LITERAL = 3, 3, 1, 3
 EVERY = AclBindingFilter(
     ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
 )
@@ -49,8 +56,36 @@ def admin(broker: Broker, user: tuple[str, str]) -> AdminClient:
     )
 
 
-def acl(kind: Any, name: str, pattern: Any, operation: Any, permission: Any = AclPermissionType.ALLOW) -> AclBinding:
-    return AclBinding(kind, name, pattern, "User:ann", "*", operation, permission)
+def acl(
+    kind: Any,
+    name: str,
+    pattern: Any,
+    operation: Any,
+    permission: Any = AclPermissionType.ALLOW,
+    *,
+    user: str = "ann",
+) -> AclBinding:
+    return AclBinding(kind, name, pattern, f"User:{user}", "*", operation, permission)
+
+
+def as_admin(broker: Broker) -> RawClient:
+    raw = RawClient(broker)
+    raw.ask("SaslHandshake", 1, SaslHandshakeRequest(mechanism="PLAIN"))
+    raw.ask("SaslAuthenticate", 2, SaslAuthenticateRequest(auth_bytes="\0{}\0{}".format(*ROOT).encode()))
+    return raw
+
+
+def creation(**changed: Any) -> Any:
+    said = {
+        "resource_type": 2,
+        "resource_name": "t",
+        "resource_pattern_type": LITERAL,
+        "principal": "User:ann",
+        "host": "*",
+        "operation": READ,
+        "permission_type": ALLOW,
+    }
+    return CreateAclsRequest.AclCreation(**said | changed)
 
 
 def test_what_kafkas_tools_make_holds_for_mqtt_and_is_deleted_again(broker: Broker) -> None:
@@ -120,22 +155,14 @@ def test_everybody_is_a_role(broker: Broker) -> None:
     ("wanted", "code", "why"),
     [
         (
-            AclBinding(
-                ResourceType.TOPIC,
-                "t",
-                ResourcePatternType.LITERAL,
-                "User:nobody",
-                "*",
-                AclOperation.READ,
-                AclPermissionType.ALLOW,
-            ),
-            RESOURCE_NOT_FOUND,
-            "there is no user nobody",
-        ),
-        (
             acl(ResourceType.BROKER, "kafka-cluster", ResourcePatternType.LITERAL, AclOperation.ALTER),
             INVALID_REQUEST,
             "what concerns the cluster is for admins",
+        ),
+        (
+            acl(ResourceType.TOPIC, "t", ResourcePatternType.LITERAL, AclOperation.READ, user="CN=bob, O=acme"),
+            INVALID_REQUEST,
+            "user name 'CN=bob, O=acme'",
         ),
     ],
 )
@@ -148,3 +175,79 @@ def test_a_rule_that_cannot_be_is_refused_for_what_it_is_and_not_for_a_topic(
     error = refused.value.args[0]
     assert error.code() == code
     assert why in error.str()
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"resource_pattern_type": ANY}, "literal or prefixed"),
+        ({"resource_pattern_type": 2}, "literal or prefixed"),
+        ({"operation": ANY}, "operation 1"),
+        ({"permission_type": ANY}, "allow or deny"),
+        ({"resource_type": ANY}, "no rules on resources of type 1"),
+        ({"resource_name": ""}, ""),
+        ({"principal": "User:"}, "user name"),
+        ({"resource_type": 4, "resource_name": "kafka-cluster", "operation": 7}, "is for admins"),
+        ({"resource_type": 6, "operation": 8}, "no delegation tokens"),
+        ({"resource_type": 7, "operation": 14}, "no delegation tokens"),
+    ],
+)
+def test_what_no_rule_can_mean_is_an_invalid_request(broker: Broker, changed: dict[str, Any], why: str) -> None:
+    """As Kafka checks it: a pattern that is only for filters was a prefix here, more than whoever asked meant."""
+    with as_admin(broker) as raw:
+        answer = raw.ask("CreateAcls", 3, CreateAclsRequest(creations=[creation(**changed)])).results[0]
+    assert answer.error_code == INVALID_REQUEST
+    assert why in answer.error_message
+    assert httpx.get(f"{broker.http_url}/v1/users/ann", auth=ROOT).json()["rules"] == []
+
+
+def test_rules_of_a_name_that_no_user_has_are_kept_and_become_the_users(broker: Broker) -> None:
+    """As librdkafka's and confluent-kafka's own tests make them: for users that are not there."""
+    root = admin(broker, ROOT)
+    made = [
+        acl(ResourceType.TOPIC, "t", ResourcePatternType.PREFIXED, AclOperation.READ, user="test-user-1"),
+        acl(ResourceType.TOPIC, "t1", ResourcePatternType.LITERAL, AclOperation.WRITE, user="test-user-2"),
+        acl(ResourceType.GROUP, "g", ResourcePatternType.PREFIXED, AclOperation.ALL, user="test-user-2"),
+    ]
+    for wanted in (made, made[:1]):  # a second time changes nothing
+        for future in root.create_acls(wanted).values():
+            assert future.result(10) is None
+    assert sorted(root.describe_acls(EVERY).result(10)) == sorted(made)
+    named = AclBindingFilter(
+        ResourceType.TOPIC, "t1", ResourcePatternType.MATCH, None, None, AclOperation.ANY, AclPermissionType.ANY
+    )
+    assert set(root.describe_acls(named).result(10)) == set(made[:2])
+    kept = httpx.get(f"{broker.http_url}/v1/kept-rules", auth=ROOT).json()["items"]
+    assert [(one["user"], one["namespace"], len(one["rules"])) for one in kept] == [
+        ("test-user-1", "/", 1),
+        ("test-user-2", "/", 2),
+    ]
+    added = {"name": "test-user-1", "password": "secret"}
+    answer = httpx.post(f"{broker.http_url}/v1/users", json=added, auth=ROOT).json()
+    assert answer["rules"] == [{"allow": True, "actions": ["consume"], "filter": "t", "match": "prefix"}]
+    with Raw.connected(broker.mqtt_port, version=5, username="test-user-1", password=b"secret") as client:
+        assert client.subscribe(("other", 0)) == [0x87]
+        assert client.subscribe(("t1", 0)) == [0]
+    assert set(root.describe_acls(EVERY).result(10)) == set(made), "told all the same"
+    assert set(root.delete_acls([EVERY])[EVERY].result(10)) == set(made)
+    assert root.describe_acls(EVERY).result(10) == []
+    assert httpx.get(f"{broker.http_url}/v1/kept-rules", auth=ROOT).json()["items"] == []
+
+
+def test_rules_for_names_are_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mainstem.broker.rights.access.KEPT_RULES_MAX", 2)
+    wanted = [creation(principal=f"User:of-{number}") for number in range(3)]
+    with as_admin(broker) as raw:
+        answer = raw.ask("CreateAcls", 3, CreateAclsRequest(creations=wanted))
+        assert [one.error_code for one in answer.results] == [0, 0, POLICY_VIOLATION]
+        every = DeleteAclsRequest.DeleteAclsFilter(
+            resource_type_filter=ANY,
+            resource_name_filter=None,
+            pattern_type_filter=ANY,
+            principal_filter=None,
+            host_filter=None,
+            operation=ANY,
+            permission_type=ANY,
+        )
+        gone = raw.ask("DeleteAcls", 3, DeleteAclsRequest(filters=[every])).filter_results[0]
+    assert sorted(one.principal for one in gone.matching_acls) == ["User:of-0", "User:of-1"]
