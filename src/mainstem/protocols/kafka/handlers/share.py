@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mainstem.protocols.kafka.adapter import Request
 
 CLOSE_EPOCH, OPEN_EPOCH = -1, 0
+BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1  # KIP-1206; whoever cannot say takes whole batches, as in Kafka
 RECORDS_MAX = 500  # of one fetch that says no number
 WAIT_MS_MAX = 600_000
 BYTES_MAX = 16 << 20
@@ -240,6 +241,11 @@ def acknowledge(request: Request) -> Any:
 
 
 def fetch(request: Request) -> Any:
+    if request.body.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
+        why = (
+            f"share acquire mode {request.body.share_acquire_mode} is none: 0 (whole batches) or 1 (a limit of records)"
+        )
+        return ShareFetchResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=why)
     code, session = _session(request)
     if session is None:
         return ShareFetchResponse(error_code=code)
@@ -328,7 +334,14 @@ class SharePolling:
         for topic_id, source in list(session.topics.items()):
             if room <= 0 or source.queue.deleted or not may_take(self._request, source.topic):
                 continue
-            given = session.take(source, room, lock_ms=lock_ms, bytes_max=bytes_max, locks_max=locks_max)
+            given = session.take(
+                source,
+                room,
+                lock_ms=lock_ms,
+                bytes_max=bytes_max,
+                locks_max=locks_max,
+                whole=body.share_acquire_mode == BATCH_OPTIMIZED,
+            )
             if not given:
                 continue
             line = ShareFetchResponse.ShareFetchableTopicResponse(topic_id=topic_id)

@@ -10,7 +10,7 @@ from mainstem.broker.rights.access import Action
 from mainstem.broker.topics.policy import PARTITIONS_MAX
 from mainstem.model.errors import MainstemError
 from mainstem.model.topic import topic_of_kafka
-from mainstem.protocols.kafka.config_table import TOPIC_SETTINGS, Origin, checked, policy_for, shown_value
+from mainstem.protocols.kafka.config_table import TOPIC_SETTINGS, checked, policy_for, shown_value, topic_origin
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import absent, may, may_see
 from mainstem.protocols.kafka.kafka_topics import NO_ID, KafkaTopic
@@ -80,7 +80,7 @@ def _create_one(
         CreateTopicsResponse.CreatableTopicConfigs(
             name=setting.name,
             value=shown_value(setting, policy, config),
-            config_source=Origin.TOPIC if setting.name in config else Origin.DEFAULT,
+            config_source=topic_origin(setting, config),
         )
         for setting in TOPIC_SETTINGS.values()
     ]
