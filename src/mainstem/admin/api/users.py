@@ -291,7 +291,7 @@ OPERATIONS = (
                 "%n the namespace.",
                 required=True,
             ),
-            Field("kind", "string", "topic (the default), queue, exchange, group, transaction or namespace."),
+            Field("kind", "string", "topic (the default), queue, exchange, group, transaction, namespace or cluster."),
             Field("match", "string", "pattern (the default), or literal or prefix: the filter is a name as it stands."),
         ),
     ),

@@ -228,7 +228,7 @@ def user_rm(name: str, yes: bool, url: str) -> None:
     click.echo(f"removed user {name}")
 
 
-KINDS = ("topic", "queue", "exchange", "group", "transaction", "namespace")
+KINDS = ("topic", "queue", "exchange", "group", "transaction", "namespace", "cluster")
 kind_option = click.option(
     "--on", "kind", type=click.Choice(KINDS), default="topic", show_default=True, help="What FILTER names."
 )

@@ -6,12 +6,13 @@
     Read Write Create Delete    consume publish create delete
     Describe(Configs)           describe
     Alter(Configs)              configure
+    Cluster kafka-cluster       the cluster: Create, and allowing IdempotentWrite (`rights/rules.py`)
     User:NAME, User:*           the user; the role that everybody has
 
 NAME may be nobody's: then the rule is kept for that name in the namespace of who makes it (`rights/access.py`).
 A rule that Kafka has no words for (`sensors/+/temp`) is shown under its own filter, which no Kafka topic can be called.
-Hosts are no part of a rule: only `*` is taken. What concerns the cluster is for admins, and needs no rule. A rule that would
-not be obeyed is refused.
+Hosts are no part of a rule: only `*` is taken. What else concerns the cluster is for admins, and needs no rule. A rule that
+would not be obeyed is refused.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ if TYPE_CHECKING:
 ANY, MATCH, ALL_OPERATIONS = 1, 2, 2
 PATTERN_LITERAL, PATTERN_PREFIXED = 3, 4
 DENY, ALLOW = 2, 3
-TOPIC, GROUP, TRANSACTIONAL_ID = 2, 3, 5
-KINDS = {TOPIC: Kind.TOPIC, GROUP: Kind.GROUP, TRANSACTIONAL_ID: Kind.TRANSACTION}
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER = range(2, 8)
+KINDS = {TOPIC: Kind.TOPIC, GROUP: Kind.GROUP, TRANSACTIONAL_ID: Kind.TRANSACTION, CLUSTER: Kind.CLUSTER}
 TYPES = {kind: number for number, kind in KINDS.items()}
 ACTIONS = {
     3: Action.CONSUME,
@@ -48,10 +49,9 @@ ACTIONS = {
     10: Action.DESCRIBE,
     11: Action.CONFIGURE,
 }
-CLUSTER, DELEGATION_TOKEN, USER = 4, 6, 7
+OF_THE_CLUSTER = {5: Action.CREATE, 12: Action.PUBLISH}  # Create, IdempotentWrite
+FOR_ADMINS = "on the cluster there are rules for Create and IdempotentWrite; what else concerns it is for admins"
 REFUSED = {
-    CLUSTER: "what concerns the cluster is for admins (mainstem user add NAME --admin); creating topics is a rule on "
-    "topics, and an idempotent producer needs none but that it may write",
     DELEGATION_TOKEN: "there are no delegation tokens here, so there are no rules on them",
     USER: "there are no delegation tokens here, so there are no rules on whose they are",
 }
@@ -124,9 +124,13 @@ def _spelled(user: str, rule: Rule, namespace: str = "") -> Iterator[Acl]:
         return
     name, pattern = _resource(rule)
     permission = ALLOW if rule.allow else DENY
-    whole = rule.actions >= EVERY_ACTION
-    for number in [ALL_OPERATIONS] if whole else [n for n, action in ACTIONS.items() if action in rule.actions]:
+    numbers = [number for number, action in _actions(rule.kind).items() if action in rule.actions]
+    for number in [ALL_OPERATIONS] if rule.actions >= EVERY_ACTION else numbers:
         yield Acl(kind, name, pattern, user, number, permission, rule, namespace)
+
+
+def _actions(kind: Kind) -> dict[int, Action]:
+    return OF_THE_CLUSTER if kind is Kind.CLUSTER else ACTIONS
 
 
 def _resource(rule: Rule) -> tuple[str, int]:
@@ -215,7 +219,9 @@ def _rule_of(asked: Any) -> tuple[str, Rule]:
         raise InvalidArgument(f"host {asked.host!r}: rules hold wherever a user comes from; only * is taken")
     if not asked.principal.startswith(PREFIX_OF_USER) or asked.permission_type not in (DENY, ALLOW):
         raise InvalidArgument(f"{asked.principal!r}: principals are User:NAME, permissions allow or deny")
-    actions = EVERY_ACTION if asked.operation == ALL_OPERATIONS else {ACTIONS.get(asked.operation)}
+    if kind is Kind.CLUSTER and asked.operation not in OF_THE_CLUSTER:
+        raise InvalidArgument(FOR_ADMINS, fix="mainstem user add NAME --admin")
+    actions = EVERY_ACTION if asked.operation == ALL_OPERATIONS else {_actions(kind).get(asked.operation)}
     if None in actions:
         raise InvalidArgument(f"operation {asked.operation} is of the cluster, not of a {kind}")
     name, match = asked.resource_name, LITERAL if asked.resource_pattern_type == PATTERN_LITERAL else PREFIX
@@ -268,7 +274,7 @@ async def delete_acls(request: Request) -> Any:
 
 
 def _take_away(access: Access, acl: Acl) -> None:
-    gone = EVERY_ACTION if acl.operation == ALL_OPERATIONS else {ACTIONS[acl.operation]}
+    gone = EVERY_ACTION if acl.operation == ALL_OPERATIONS else {_actions(acl.rule.kind)[acl.operation]}
     kept, whose = [], Whose(acl.user, acl.namespace)
     for rule in whose.rules(access):
         if replace(rule, actions=acl.rule.actions) == acl.rule:
