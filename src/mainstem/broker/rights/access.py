@@ -268,7 +268,6 @@ class Access(Decisions):
         admins = sum(other.admin for other in self.users.values())
         if user is not None and user.admin and admins == 1 and len(self.users) > 1:
             raise InvalidArgument(f"{name} is the last admin; remove the other users first")
-        self._store.check_room()
         with self._store.together() as written:
             for key in kept:
                 self._store.delete_item(ItemKind.ACL, "", kept_name(*key))
@@ -318,17 +317,16 @@ class Access(Decisions):
         count = sum(len(one) for one in self.kept.values()) - len(old) + len(rules)
         if count > KEPT_RULES_MAX and len(rules) > len(old):
             raise QuotaExceeded(f"{KEPT_RULES_MAX} rules are kept for names that no user has", fix="mainstem user kept")
-        self._store.check_room()
         if rules:
+            self._store.check_room()
+            body = {"user": name, "user_namespace": namespace, "rules": [rule.to_document() for rule in rules]}
+            written = self._store.put_item(ItemKind.ACL, "", kept_name(*key), body)
             self.kept[key] = rules
         else:
+            written = self._store.delete_item(ItemKind.ACL, "", kept_name(*key))
             self.kept.pop(key, None)
         self.changed()
-        if not rules:
-            return self._store.delete_item(ItemKind.ACL, "", kept_name(*key))
-        documents = [rule.to_document() for rule in rules]
-        body = {"user": name, "user_namespace": namespace, "rules": documents}
-        return self._store.put_item(ItemKind.ACL, "", kept_name(*key), body)
+        return written
 
     def set_roles(self, name: str, roles: Iterable[str]) -> Written:
         wanted = sorted(set(roles) - {EVERYBODY})

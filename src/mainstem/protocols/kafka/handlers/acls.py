@@ -161,13 +161,15 @@ def _matches(asked: Any, acl: Acl) -> bool:
     return asked.pattern_type_filter in (ANY, MATCH, acl.pattern) and wanted in (None, acl.name)
 
 
-def describe_acls(request: Request) -> Any:
+async def describe_acls(request: Request) -> Any:
     refusal = _refusal(request)
     if refusal is not None:
         return DescribeAclsResponse(error_code=refusal[0], error_message=refusal[1])
     resources: dict[tuple[int, str, int], Any] = {}
-    told = set()
+    told, work = set(), request.service.broker.turns.slices(request.namespace.name)
     for acl in _all(request.service.access):
+        if work.over:
+            await work.next()
         if acl.line in told or not _matches(request.body, acl):
             continue
         told.add(acl.line)
@@ -186,7 +188,10 @@ def describe_acls(request: Request) -> Any:
 async def create_acls(request: Request) -> Any:
     refusal = _refusal(request)
     access, answer = request.service.access, CreateAclsResponse()
+    work = request.service.broker.turns.slices(request.namespace.name)
     for asked in request.body.creations:
+        if work.over:
+            await work.next()
         result = CreateAclsResponse.AclCreationResult(error_message=None)
         answer.results.append(result)
         if refusal is not None:
@@ -249,6 +254,7 @@ def _joined(rules: list[Rule], rule: Rule) -> list[Rule]:
 async def delete_acls(request: Request) -> Any:
     refusal = _refusal(request)
     access, answer = request.service.access, DeleteAclsResponse()
+    work = request.service.broker.turns.slices(request.namespace.name)
     for asked in request.body.filters:
         result = DeleteAclsResponse.DeleteAclsFilterResult(error_message=None)
         answer.filter_results.append(result)
@@ -256,7 +262,15 @@ async def delete_acls(request: Request) -> Any:
             result.error_code, result.error_message = refusal
             continue
         for acl in [one for one in _all(access) if _matches(asked, one)]:
-            _take_away(access, acl)
+            if work.over:
+                await work.next()
+            try:
+                _take_away(access, acl)
+            except NotFound:  # the user was removed just now, and its rules with it
+                continue
+            except MainstemError as fault:
+                result.error_code, result.error_message = _code_of(fault), str(fault)
+                break
             result.matching_acls.append(
                 DeleteAclsResponse.DeleteAclsMatchingAcl(
                     error_message=None,
