@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 
 import pika
@@ -15,7 +16,7 @@ from mainstem.protocols.kafka.messages import (
     ShareFetchRequest,
     ShareGroupDescribeRequest,
 )
-from mainstem.testing import Broker
+from mainstem.testing import Broker, BrokerProcess
 from tests.protocol.kafka.clients import create_topic, eventually, send, unique
 from tests.protocol.kafka.raw import RawClient, batch_of
 from tests.protocol.kafka.share_member import ACCEPT, REJECT, RELEASE, RENEW, Member, configure
@@ -316,3 +317,29 @@ def test_group_settings_are_checked(broker: Broker) -> None:
         configure(broker, group, share_auto_offset_reset="yesterday")
     with pytest.raises(AssertionError):
         configure(broker, group, share_record_lock_duration_ms="-1")
+
+
+def test_a_member_is_in_its_group_once_the_groups_queue_is_durable(broker_process: BrokerProcess) -> None:
+    """After a kill that came before, the queue was made anew: accepted records came again, and a group that begins at the
+    end of its topic missed what had been produced meanwhile."""
+    topic, group = create_topic(broker_process, unique("share")), unique("sg")
+    configure(broker_process, group, share_auto_offset_reset="earliest")
+    send(broker_process, topic, [b"x"])
+    metadata = sqlite3.connect(broker_process.data / "metadata.sqlite", isolation_level=None)
+    metadata.execute("BEGIN IMMEDIATE")
+    joined = threading.Event()
+
+    def join() -> None:
+        with Member(broker_process, group, topic) as member:
+            joined.set()
+            assert offsets(member.take()) == [0]
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    try:
+        assert not joined.wait(1)
+    finally:
+        metadata.execute("ROLLBACK")
+        metadata.close()
+    assert joined.wait(10)
+    thread.join(10)

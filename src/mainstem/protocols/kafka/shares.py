@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.log.gather import Ticket
     from mainstem.log.log import Log
+    from mainstem.metadata.store import Written
     from mainstem.protocols.kafka.service import KafkaService
 
 SESSIONS_MAX = 2_000
@@ -214,6 +215,9 @@ class Shares:
     def __init__(self, service: KafkaService) -> None:
         self._service = service
         self.sessions: dict[tuple[str, str], ShareSession] = {}
+        self.made: Written | None = (
+            None  # the queue that was made last, and with it those before: when they are durable
+        )
 
     def setting(self, group_key: str, name: str) -> str:
         return self._service.group_configs.get(group_key, {}).get(name, self.default(name))
@@ -264,13 +268,21 @@ class Shares:
         if topic.view is not None:
             topic_filter = topic.view.filter
             condition = topic.view.condition.text if topic.view.condition is not None else ""
-        queue, _ = self._service.broker.queues.of(namespace).declare(
+        queue, written = self._service.broker.queues.of(namespace).declare(
             queue_name(group_id, topic.name),
             settings,
             reaches=[Reach(ANYTHING, topic_filter, start=start)],
             condition=condition,
         )
+        self.made = written or self.made
         return queue
+
+    @property
+    def making(self) -> Written | None:
+        """What a member has to wait for before it hears of its group: a queue that is lost by a crash would begin anew."""
+        if self.made is not None and self.made.done():
+            self.made = None
+        return self.made
 
     def follow_settings(self, namespace: Namespace, group_id: str) -> None:
         """The group's settings changed: its queues obey them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import TimerHandle
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.groups.consumer import Beat
@@ -35,6 +36,7 @@ from mainstem.protocols.kafka.tickets import when_durable
 
 if TYPE_CHECKING:
     from mainstem.log.gather import Ticket
+    from mainstem.metadata.store import Written
     from mainstem.protocols.kafka.adapter import Request
 
 CLOSE_EPOCH, OPEN_EPOCH = -1, 0
@@ -91,7 +93,13 @@ def heartbeat(request: Request) -> Any:
     service.groups.keep(group)
     if answer.fault is GroupFault.NONE:
         _make_queues(request, group)
-    return beat_response(ShareGroupHeartbeatResponse, answer)
+    ready, making = beat_response(ShareGroupHeartbeatResponse, answer), service.shares.making
+    return ready if making is None else _after(making, lambda: ready)
+
+
+async def _after(making: Written, answer: Callable[[], Any]) -> Any:
+    await making
+    return answer()
 
 
 def _named(request: Request) -> list[str]:
@@ -251,8 +259,8 @@ def fetch(request: Request) -> Any:
         return ShareFetchResponse(error_code=code)
     codes, ticket = _acknowledge(request, session)
     _remember_topics(request, session)
-    polling = SharePolling(request, session, codes, ticket)
-    return polling.begin()
+    polling, making = SharePolling(request, session, codes, ticket), request.service.shares.making
+    return polling.begin() if making is None else _after(making, polling.begin_late)
 
 
 def _remember_topics(request: Request, session: ShareSession) -> None:
@@ -298,6 +306,15 @@ class SharePolling:
         self._timer = self._request.service.later(min(body.max_wait_ms, WAIT_MS_MAX), self._time_out)
         self._watch = ShareWatch(queues, lambda: self._request.service.later(0, self._look))
         return None
+
+    def begin_late(self) -> Any:
+        """Who left meanwhile is given nothing."""
+        key = self._session.group_key, self._session.member_id
+        if self._request.connection.transport is None:
+            return None
+        if self._request.service.shares.sessions.get(key) is not self._session:
+            return ShareFetchResponse(error_code=ErrorCode.SHARE_SESSION_NOT_FOUND)
+        return self.begin()
 
     def _look(self) -> None:
         if self._request.connection.transport is None or self._timer is None:
