@@ -25,7 +25,9 @@ ANN, EVE, OWN = (
     ("own", "pass word"),
 )  # of t1, of t2, whose groups they are in t1
 EVERYTHING = [
-    Rule.make(allow=True, actions=list(Action), pattern="#" if kind is Kind.TOPIC else "*", kind=kind) for kind in Kind
+    Rule.make(allow=True, actions=list(Action), pattern="#" if kind is Kind.TOPIC else "*", kind=kind)
+    for kind in Kind
+    if kind is not Kind.CLUSTER
 ]
 BROKER_WIDE = (Scope.BROKER,)
 CHANGED = ["nothing is made yet"]

@@ -16,6 +16,14 @@ import nats
 import paho.mqtt.client as paho
 import pika
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
@@ -140,6 +148,28 @@ def test_what_is_refused_is_refused_by_every_protocol(broker: Broker, issuer: Is
 def test_librdkafka_logs_in_by_oauthbearer(broker: Broker, issuer: Issuer) -> None:
     assert kafka(broker, "of/tom/1", "", issuer.token(rules=RULES), mechanism="OAUTHBEARER")
     assert not kafka(broker, "of/tom/1", "", issuer.token(rules=RULES, aud="other"), mechanism="OAUTHBEARER")
+
+
+@pytest.mark.parametrize("protocol", KNOCKS)
+def test_rules_that_kafkas_tools_made_for_its_name_are_obeyed(broker: Broker, issuer: Issuer, protocol: str) -> None:
+    """As in Kafka, whose rules know names only; in the namespace of who made them, and nowhere else."""
+    name, topic = f"kim-{protocol}", f"of/kim-{protocol}/1"
+    shown = (name if protocol == "kafka" else "", issuer.token(sub=name))
+    login = {"sasl.username": ROOT[0], "sasl.password": ROOT[1], "sasl.mechanism": "PLAIN"}
+    address = {"bootstrap.servers": broker.bootstrap_servers, "security.protocol": "SASL_PLAINTEXT"}
+    root = AdminClient({**address, **login})
+
+    def make(pattern: ResourcePatternType, operation: AclOperation, permission: AclPermissionType) -> None:
+        wanted = AclBinding(ResourceType.TOPIC, f"of.{name}.1", pattern, f"User:{name}", "*", operation, permission)
+        root.create_acls([wanted])[wanted].result(WAIT_S)
+
+    assert not KNOCKS[protocol](broker, topic, *shown)
+    make(ResourcePatternType.PREFIXED, AclOperation.ALL, AclPermissionType.ALLOW)
+    assert KNOCKS[protocol](broker, topic, *shown)
+    elsewhere = (shown[0], issuer.token(sub=name, namespace="shop"))
+    assert not KNOCKS[protocol](broker, topic, *elsewhere)
+    make(ResourcePatternType.LITERAL, AclOperation.WRITE, AclPermissionType.DENY)
+    assert not KNOCKS[protocol](broker, topic, *shown)
 
 
 def test_a_token_of_a_user_the_broker_knows_adds_to_what_it_may(broker: Broker, issuer: Issuer) -> None:

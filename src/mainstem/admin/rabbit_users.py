@@ -134,7 +134,8 @@ async def permit(call: Call, vhost: str, name: str) -> tuple[int, Any]:
         )
     # A user that was never permitted anything is in `/` only because it must be somewhere.
     await access.set_namespaces(name, [*(user.namespaces if had else ()), vhost])
-    await access.set_rules(name, [*_others(user), *(rule for right in sorted(wanted) for rule in _rules(right))])
+    others = _others(access.user(name))  # also what was kept for its name in that namespace
+    await access.set_rules(name, [*others, *(rule for right in sorted(wanted) for rule in _rules(right))])
     return (NO_CONTENT if known else CREATED), None
 
 

@@ -1,4 +1,4 @@
-"""Users and roles of the cluster: cell 1 keeps them among its metadata, every other cell follows them.
+"""Users, roles and rules kept for names of the cluster: cell 1 keeps them among its metadata, every other cell follows them.
 
 Each second it is asked for the number of the last change there (`changes.seq`); only if that is another one are they read
 again. A client that cell 1 has let in may be quicker than that: `catch_up` asks at once.
@@ -69,8 +69,8 @@ class CellUsers(FollowedUsers):
         if last == self._seen:
             return None
         columns = ", ".join(f'"{name}"' for name in table.columns)
-        sql = f"SELECT {columns} FROM {table.name} WHERE kind IN ($1, $2)"
-        rows = await connection.fetch(sql, ItemKind.USER.value, ItemKind.ROLE.value)
+        sql = f"SELECT {columns} FROM {table.name} WHERE kind IN ($1, $2, $3)"
+        rows = await connection.fetch(sql, ItemKind.USER.value, ItemKind.ROLE.value, ItemKind.ACL.value)
         self._seen = last
         found = [table.row_of(tuple(row)) for row in rows]
         return [one for one in found if isinstance(one, Item)]

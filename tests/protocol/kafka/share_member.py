@@ -56,8 +56,19 @@ class Member(RawClient):
             ),
         )
 
-    def take(self, count: int = 500, wait_ms: int = 3_000) -> list[tuple[int, int, int]]:
-        """(partition, offset, delivery count) of what is acquired."""
+    def take(self, count: int = 500, wait_ms: int = 3_000, mode: int | None = None) -> list[tuple[int, int, int]]:
+        """(partition, offset, delivery count) of what is acquired; a mode is told in version 2 only."""
+        answer = self.ask_for(count, wait_ms, mode)
+        assert answer.error_code == 0, answer
+        return [
+            (part.partition_index, offset, found.delivery_count)
+            for topic in answer.responses
+            for part in topic.partitions
+            for found in part.acquired_records
+            for offset in range(found.first_offset, found.last_offset + 1)
+        ]
+
+    def ask_for(self, count: int, wait_ms: int, mode: int | None = None) -> Any:
         parts = [ShareFetchRequest.FetchPartition(partition_index=p) for p in self.partitions]
         request = ShareFetchRequest(
             group_id=self.group,
@@ -68,18 +79,11 @@ class Member(RawClient):
             max_bytes=1 << 20,
             max_records=count,
             batch_size=count,
+            share_acquire_mode=mode or 0,
             topics=[ShareFetchRequest.FetchTopic(topic_id=self.topic_id, partitions=parts)],
         )
         self.session_epoch += 1
-        answer = self.ask("ShareFetch", 1, request)
-        assert answer.error_code == 0, answer
-        return [
-            (part.partition_index, offset, found.delivery_count)
-            for topic in answer.responses
-            for part in topic.partitions
-            for found in part.acquired_records
-            for offset in range(found.first_offset, found.last_offset + 1)
-        ]
+        return self.ask("ShareFetch", 1 if mode is None else 2, request)
 
     def settle(self, partition: int, first: int, last: int, kind: int) -> int:
         batch = ShareAcknowledgeRequest.AcknowledgementBatch(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition
@@ -115,6 +117,33 @@ def test_settings_show_value_source_and_synonym(broker: Broker) -> None:
     assert config["cleanup.policy"].value == "delete"
     for name in ("min.insync.replicas", "flush.messages", "mainstem.durability", "mainstem.engine"):
         assert name in config
+
+
+def test_min_insync_replicas_is_set_for_the_whole_cluster_as_kraft_does_it(broker: Broker) -> None:
+    """KIP-966: Kafka 4.1 and later write it down when they begin, and tools that leave out defaults show it."""
+    whole_cluster, own, default, topic = 3, 1, 5, create_topic(broker, unique("isr"))
+    client = admin(broker)
+
+    def described(kind: ResourceType, name: str) -> Any:
+        (future,) = client.describe_configs([ConfigResource(kind, name)]).values()
+        return future.result(10)["min.insync.replicas"]
+
+    for kind, name in ((ResourceType.TOPIC, topic), (ResourceType.BROKER, "1")):
+        entry = described(kind, name)
+        assert (entry.value, entry.source, entry.is_default) == ("1", whole_cluster, False)
+    with RawClient(broker) as raw:
+        asked = DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=4, resource_name="", configuration_keys=None
+        )
+        request = DescribeConfigsRequest(resources=[asked], include_synonyms=True)
+        (cluster,) = raw.ask("DescribeConfigs", 4, request).results
+    (shown,) = cluster.configs
+    assert (shown.name, shown.value, shown.config_source) == ("min.insync.replicas", "1", whole_cluster)
+    assert [(one.value, one.source) for one in shown.synonyms] == [("1", whole_cluster), ("1", default)]
+    alter(broker, topic, ("min.insync.replicas", "1", AlterConfigOpType.SET))
+    assert described(ResourceType.TOPIC, topic).source == own
+    alter(broker, topic, ("min.insync.replicas", "", AlterConfigOpType.DELETE))
+    assert described(ResourceType.TOPIC, topic).source == whole_cluster
 
 
 def test_settings_are_set_appended_subtracted_and_deleted(broker: Broker) -> None:

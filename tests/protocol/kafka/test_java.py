@@ -11,6 +11,7 @@ import pytest
 from mainstem.testing import Broker
 from tests.protocol.kafka.clients import create_topic, read_all, send, unique
 from tests.protocol.kafka.java_clients import BROKER_4, CLIENTS_3, CLIENTS_4, Unavailable, classpath, run_java
+from tests.protocol.kafka.raw import RawClient, batch_of
 from tests.protocol.kafka.share_member import configure
 from tests.protocol.kafka.test_views import stretch
 
@@ -71,12 +72,17 @@ def test_a_view_with_stretches_without_a_match(broker: Broker, clients: tuple[st
     scenario(clients, broker, "view", view, "250")
 
 
-def test_javas_share_consumer(broker: Broker) -> None:
+@pytest.mark.parametrize("mode", ["batch_optimized", "record_limit"])
+def test_javas_share_consumer(broker: Broker, mode: str) -> None:
+    """In two batches of ten; at most three at once only where a limit of records is asked for."""
     available(CLIENTS_4)
     topic, group = create_topic(broker, unique("java-share"), 2), unique("sg")
     configure(broker, group, share_auto_offset_reset="earliest")
-    send(broker, topic, [b"%d" % n for n in range(20)])
-    done = run_java(CLIENTS_4, SHARE_SCENARIO, broker.bootstrap_servers, topic, group)
+    with RawClient(broker) as raw:
+        for partition in range(2):
+            values = [b"%d" % n for n in range(partition, 20, 2)]
+            raw.produce(topic, batch_of(values), partition=partition)
+    done = run_java(CLIENTS_4, SHARE_SCENARIO, broker.bootstrap_servers, topic, group, mode, "3")
     assert done.stdout.strip().endswith("OK"), done.stdout + done.stderr
 
 

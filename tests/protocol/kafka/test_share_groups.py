@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 
 import pika
@@ -15,10 +16,13 @@ from mainstem.protocols.kafka.messages import (
     ShareFetchRequest,
     ShareGroupDescribeRequest,
 )
-from mainstem.testing import Broker
+from mainstem.testing import Broker, BrokerProcess
 from tests.protocol.kafka.clients import create_topic, eventually, send, unique
 from tests.protocol.kafka.raw import RawClient, batch_of
 from tests.protocol.kafka.share_member import ACCEPT, REJECT, RELEASE, RENEW, Member, configure
+
+BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1
+INVALID_REQUEST = 42
 
 
 @pytest.fixture
@@ -36,6 +40,66 @@ def test_members_compete_and_each_record_goes_to_one(broker: Broker, filled: tup
         mine, yours = a.take(3), b.take(3)
         assert sorted(offset for _, offset, _ in mine + yours) == [0, 1, 2, 3, 4]
         assert {count for _, _, count in mine + yours} == {1}
+
+
+def in_batches(broker: Broker, partitions: int = 1) -> tuple[str, str]:
+    """Ten records in each partition, in two batches of a producer's, and a share group that begins at the first."""
+    topic, group = create_topic(broker, unique("batches"), partitions), unique("sg")
+    configure(broker, group, share_auto_offset_reset="earliest")
+    with RawClient(broker) as raw:
+        for batch in range(2):
+            for partition in range(partitions):
+                raw.produce(topic, batch_of([b"%d" % (5 * batch + n) for n in range(5)]), partition=partition)
+    return topic, group
+
+
+def offsets(taken: list[tuple[int, int, int]]) -> list[int]:
+    return [offset for _, offset, _ in taken]
+
+
+def test_a_limit_of_records_is_kept_where_the_member_asks_for_it(broker: Broker) -> None:
+    """KIP-1206, `share.acquire.mode=record_limit`: batches are cut, also those that come back."""
+    topic, group = in_batches(broker)
+    with Member(broker, group, topic) as member:
+        assert offsets(member.take(6, mode=RECORD_LIMIT)) == [0, 1, 2, 3, 4, 5]
+        assert member.settle(0, 0, 5, RELEASE) == 0
+        assert offsets(member.take(1, mode=RECORD_LIMIT)) == [0]
+        assert offsets(member.take(6, mode=RECORD_LIMIT)) == [1, 2, 3, 4, 5, 6]
+        assert offsets(member.take(6, mode=RECORD_LIMIT)) == [7, 8, 9]
+
+
+@pytest.mark.parametrize("mode", [None, BATCH_OPTIMIZED])
+def test_without_it_whole_batches_come_as_in_kafka(broker: Broker, mode: int | None) -> None:
+    """KIP-1206's own example: batches of 5, at most 6 records asked for, 10 acquired. And what came back may be cut."""
+    topic, group = in_batches(broker)
+    with Member(broker, group, topic) as member:
+        assert offsets(member.take(6, mode=mode)) == list(range(10))
+        assert member.settle(0, 3, 9, RELEASE) == 0
+        assert offsets(member.take(4, mode=mode)) == [3, 4, 5, 6, 7, 8, 9]
+        assert member.settle(0, 0, 9, ACCEPT) == 0
+        assert member.take(wait_ms=200, mode=mode) == []
+
+
+def test_whole_batches_keep_to_the_locks_a_group_may_hold(broker: Broker) -> None:
+    topic, group = in_batches(broker)
+    configure(broker, group, share_partition_max_record_locks="7")
+    with Member(broker, group, topic) as member:
+        assert offsets(member.take(6, mode=BATCH_OPTIMIZED)) == list(range(7))
+
+
+def test_several_partitions_end_with_whole_batches(broker: Broker) -> None:
+    topic, group = in_batches(broker, 2)
+    with Member(broker, group, topic) as member:
+        taken = member.take(7, mode=BATCH_OPTIMIZED)
+        assert sorted(taken) == [(partition, offset, 1) for partition in range(2) for offset in range(5)]
+        taken = member.take(7, mode=RECORD_LIMIT)
+        assert len(taken) == 7
+
+
+def test_a_way_of_acquiring_that_nobody_knows_is_refused(broker: Broker, filled: tuple[str, str]) -> None:
+    topic, group = filled
+    with Member(broker, group, topic) as member:
+        assert member.ask_for(1, 100, mode=7).error_code == INVALID_REQUEST
 
 
 def test_released_records_come_back_and_count(broker: Broker, filled: tuple[str, str]) -> None:
@@ -197,12 +261,12 @@ def test_the_brokers_own_lock_time_holds_where_a_group_says_nothing() -> None:
 def test_a_group_that_has_begun_obeys_another_delivery_limit(broker: Broker, filled: tuple[str, str]) -> None:
     topic, group = filled
     with Member(broker, group, topic) as member:
-        assert member.take(1) == [(0, 0, 1)]
+        assert member.take(1, mode=RECORD_LIMIT) == [(0, 0, 1)]
         configure(broker, group, share_delivery_count_limit="2")
         assert member.settle(0, 0, 0, RELEASE) == 0
-        assert member.take(1) == [(0, 0, 2)]
+        assert member.take(1, mode=RECORD_LIMIT) == [(0, 0, 2)]
         assert member.settle(0, 0, 0, RELEASE) == 0
-        assert member.take(1) == [(0, 1, 1)], "it was delivered as often as the group allows now"
+        assert member.take(1, mode=RECORD_LIMIT) == [(0, 1, 1)], "it was delivered as often as the group allows now"
 
 
 def test_share_consumers_of_librdkafka_share_the_work(broker: Broker) -> None:
@@ -253,3 +317,29 @@ def test_group_settings_are_checked(broker: Broker) -> None:
         configure(broker, group, share_auto_offset_reset="yesterday")
     with pytest.raises(AssertionError):
         configure(broker, group, share_record_lock_duration_ms="-1")
+
+
+def test_a_member_is_in_its_group_once_the_groups_queue_is_durable(broker_process: BrokerProcess) -> None:
+    """After a kill that came before, the queue was made anew: accepted records came again, and a group that begins at the
+    end of its topic missed what had been produced meanwhile."""
+    topic, group = create_topic(broker_process, unique("share")), unique("sg")
+    configure(broker_process, group, share_auto_offset_reset="earliest")
+    send(broker_process, topic, [b"x"])
+    metadata = sqlite3.connect(broker_process.data / "metadata.sqlite", isolation_level=None)
+    metadata.execute("BEGIN IMMEDIATE")
+    joined = threading.Event()
+
+    def join() -> None:
+        with Member(broker_process, group, topic) as member:
+            joined.set()
+            assert offsets(member.take()) == [0]
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    try:
+        assert not joined.wait(1)
+    finally:
+        metadata.execute("ROLLBACK")
+        metadata.close()
+    assert joined.wait(10)
+    thread.join(10)

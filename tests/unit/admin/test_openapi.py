@@ -18,6 +18,7 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from mainstem.broker.rights.access import Rule
 from mainstem.testing import Broker
 from tests.console.furnished import ADMIN, furnished
 from tests.crossing.commands import eventually
@@ -251,6 +252,10 @@ def _tenants(ask: Checked, broker: Broker) -> None:
     assert ask("POST", "/v1/users/import", {"text": f"mia:{hashed}\neve:{hashed}\n"})["skipped"]
     ask("DELETE", "/v1/users/{name}/rules", name="eve", filter="a", kind="queue")
     ask("DELETE", "/v1/users/{name}", name="eve")
+    assert broker.app is not None and broker.loop is not None
+    keep, rule = broker.app.broker.access.keep_rules, Rule.make(allow=True, actions=["consume"], pattern="a/#")
+    broker.loop.call_soon_threadsafe(lambda: keep("nobody", "/", [rule]))
+    assert ask("GET", "/v1/kept-rules")["items"]
     ask("DELETE", "/v1/roles/{name}", name="readers")
     ask("DELETE", "/v1/namespaces/{name}", name="yard")
 

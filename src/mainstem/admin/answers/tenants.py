@@ -80,3 +80,9 @@ class RoleFacts(TypedDict):
     name: str
     rules: list[RuleDocument]
     users: Annotated[list[str], says("Who has it.")]
+
+
+class KeptRules(TypedDict):
+    user: Annotated[str, says("A name that no user of the namespace has.")]
+    namespace: str
+    rules: list[RuleDocument]

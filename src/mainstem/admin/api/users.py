@@ -6,7 +6,15 @@ from collections.abc import Iterable
 from typing import cast
 
 from mainstem.admin.answers import Deleted, Page
-from mainstem.admin.answers.tenants import Explanation, ImportedUsers, RoleFacts, RuleDocument, UserFacts, UserRow
+from mainstem.admin.answers.tenants import (
+    Explanation,
+    ImportedUsers,
+    KeptRules,
+    RoleFacts,
+    RuleDocument,
+    UserFacts,
+    UserRow,
+)
 from mainstem.admin.calls import AFTER, LIMIT, Call, Field, Operation, page
 from mainstem.broker.identity.foreign_users import read_users
 from mainstem.broker.namespaces.quotas import USER
@@ -122,6 +130,17 @@ async def remove_rules(call: Call) -> UserRow:
     return user_row(access.user(call.path["name"]))
 
 
+async def list_kept(call: Call) -> Page[KeptRules]:
+    kept, after = call.running.broker.access.kept, call.query.get("after", "")
+    found = {f"{name}:{namespace}": (namespace, name) for namespace, name in kept}  # no user's name has a colon
+    keys = [key for key in sorted(found) if key > after]
+    rows: list[KeptRules] = [
+        {"user": found[key][1], "namespace": found[key][0], "rules": rule_documents(kept[found[key]])}
+        for key in keys[: call.limit]
+    ]
+    return page(rows, keys[call.limit - 1] if len(keys) > call.limit else None)
+
+
 async def set_roles(call: Call) -> UserRow:
     access = call.running.broker.access
     await access.set_roles(call.path["name"], [str(one) for one in call.body["roles"]])
@@ -219,6 +238,14 @@ OPERATIONS = (
         "user.alter",
         body=(Field("roles", "array", "Names of roles.", required=True),),
     ),
+    Operation(
+        "GET",
+        "/v1/kept-rules",
+        list_kept,
+        "Rules that Kafka's tools made for names that no user has: they are a user's once it is added.",
+        "rule.list",
+        query=(LIMIT, AFTER),
+    ),
     Operation("GET", "/v1/roles", list_roles, "Roles: rules that several users have.", "role.list"),
     Operation(
         "POST",
@@ -247,7 +274,7 @@ OPERATIONS = (
             Field("quota", "object", "Limits by name: publish_bytes_per_s, consume_bytes_per_s, connections_max, ..."),
         ),
     ),
-    Operation("DELETE", "/v1/users/{name}", remove_user, "Remove a user.", "user.remove"),
+    Operation("DELETE", "/v1/users/{name}", remove_user, "Remove a user, and all rules of its name.", "user.remove"),
     Operation(
         "POST",
         "/v1/users/{name}/rules",
@@ -264,7 +291,7 @@ OPERATIONS = (
                 "%n the namespace.",
                 required=True,
             ),
-            Field("kind", "string", "topic (the default), queue, exchange, group, transaction or namespace."),
+            Field("kind", "string", "topic (the default), queue, exchange, group, transaction, namespace or cluster."),
             Field("match", "string", "pattern (the default), or literal or prefix: the filter is a name as it stands."),
         ),
     ),

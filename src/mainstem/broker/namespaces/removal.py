@@ -118,6 +118,10 @@ class NamespaceRemoval:
                 f"namespace {name!r} has {told({'users': held['users']})}; nothing was removed",
                 fix="mainstem user rm NAME, or mainstem user alter NAME --namespace /",
             )
+        if self._broker.access.follows and self._broker.access.kept_in(name):
+            raise InvalidArgument(
+                f"rules are kept for names in namespace {name!r}; nothing was removed", fix="mainstem user kept"
+            )
         if held and not with_data:
             raise InvalidArgument(
                 f"namespace {name!r} holds {told(held)}; nothing was removed",
@@ -166,6 +170,8 @@ class NamespaceRemoval:
                 store.delete_item(ItemKind.USER, "", user)
             for one in broker.access.left_by(name):
                 store.put_item(ItemKind.USER, "", one.name, one.to_document())
+            for item in broker.access.kept_in(name):
+                store.delete_item(ItemKind.ACL, "", item)
             store.put_value(REMOVING + name, b"")
             store.delete_namespace_row(name)
         await written

@@ -26,20 +26,25 @@ class Taken:
 
 
 class Collector(Taker):
-    """Pulls copies."""
+    """Pulls copies; `until`: none of other logs, nor behind that stamp."""
 
-    def __init__(self, queue: Queue, count: int, bytes_max: int, holder: object) -> None:
+    def __init__(
+        self, queue: Queue, count: int, bytes_max: int, holder: object, until: tuple[int, int] | None = None
+    ) -> None:
         super().__init__(credit=count)
         self.queue = queue
         self.holder = holder  # of keys: it may pull again while it holds some
         self.taken: list[Taken] = []
         self._bytes_left = bytes_max
+        self._until = until
 
     def take(self, record: RecordRef, redelivered: bool, attempts: int) -> bool:
-        if self._bytes_left <= 0:
+        log_id = record.log.id if record.log is not None else 0
+        if self._bytes_left <= 0 or (
+            self._until is not None and (log_id != self._until[0] or record.stamp > self._until[1])
+        ):
             return False
         self._bytes_left -= record.value_size + 64
-        log_id = record.log.id if record.log is not None else 0
         self.taken.append(Taken(record.stamp, record.copy(), attempts, log_id, redelivered))
         return True
 

@@ -319,9 +319,20 @@ class Queue(QueueContents):
             sink.groups, sink.turns = before
         self._stand()
 
-    def acquire(self, holder: object, count: int, *, lock_ms: int = 0, bytes_max: int = 1 << 20) -> list[Taken]:
-        """Pull up to `count` records under a lock; only `holder` may settle them, and only until the lock expires."""
-        taker = Collector(self, count, bytes_max, holder)
+    def acquire(
+        self,
+        holder: object,
+        count: int,
+        *,
+        lock_ms: int = 0,
+        bytes_max: int = 1 << 20,
+        until: tuple[int, int] | None = None,
+    ) -> list[Taken]:
+        """Pull up to `count` records under a lock; only `holder` may settle them, and only until the lock expires.
+
+        `until`, the id of a log and a stamp: what lies in others, or behind, stays.
+        """
+        taker = Collector(self, count, bytes_max, holder, until)
         self.pull(taker)
         deadline_ms = self.queues.now_ms() + (lock_ms or self.settings.lock_ms)
         for taken in taker.taken:

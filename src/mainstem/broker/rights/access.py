@@ -12,6 +12,9 @@ Rules of this file:
 - A user belongs to one or more namespaces that exist: where one does not, no user is added to it and nobody of it gets
   in, so that nobody ever lands in somebody else's. (An admin gets in by HTTP, which asks for the namespace call by call.)
 - User names are single topic levels without wildcards.
+- Rules may be made for a name that no user has (Kafka's tools do it). They are kept by name and namespace: who comes there
+  by a token of that name has them, and they are the user's own once one of that name belongs to that namespace. Nobody
+  else has anything of them, and removing a user removes all that is kept for its name.
 - A queue is ruled as the queue it is and, as ever, by the topic of its name; an exchange likewise. Either may allow, either
   may deny.
 - Decisions are cached until any rule changes; `version` tells, and `listeners` are called: sessions check again, and
@@ -40,12 +43,21 @@ from mainstem.broker.rights.rules import Rule as Rule
 from mainstem.metadata.rows import Item, ItemKind
 from mainstem.metadata.store import Written, done
 from mainstem.model.clock import Clock, SystemClock
-from mainstem.model.errors import AlreadyExists, InvalidArgument, InvalidName, NotAuthorized, NotFound, Overloaded
+from mainstem.model.errors import (
+    AlreadyExists,
+    InvalidArgument,
+    InvalidName,
+    NotAuthorized,
+    NotFound,
+    Overloaded,
+    QuotaExceeded,
+)
 from mainstem.model.plain_text import hidden_character
 
 ROLES_MAX = 1_000
 NAMESPACES_MAX = 100  # of a user
-RULES_MAX = 1_000  # of a user
+RULES_MAX = 1_000  # of a user, a role, a name that no user has
+KEPT_RULES_MAX = 10_000  # of all names that no user has
 USER_NAME = re.compile(r"[^\s/+#*>%:\x00-\x1f\x7f]{1,128}")
 
 
@@ -76,6 +88,11 @@ class Access(Decisions):
             item.name: [Rule.of_document(one) for one in item.body["rules"]]
             for item in items
             if item.kind == ItemKind.ROLE
+        }
+        self.kept = {
+            (item.body["user_namespace"], item.body["user"]): [Rule.of_document(one) for one in item.body["rules"]]
+            for item in items
+            if item.kind == ItemKind.ACL
         }
 
     def _same(self, user: User) -> User:
@@ -165,8 +182,7 @@ class Access(Decisions):
         nkey: str = "",
     ) -> Written:
         """With an nkey it may have no password."""
-        if not USER_NAME.fullmatch(name) or hidden_character(name):
-            raise InvalidName(f"user name {name!r}: 1 to 128 characters without spaces, / + # * > % : or hidden ones")
+        _check_name(name)
         if name in self.users:
             raise AlreadyExists(f"user {name} exists", fix=f"mainstem user passwd {name}")
         if not self.users and not admin:
@@ -228,8 +244,14 @@ class Access(Decisions):
         """They went with their namespace, which removed them from the metadata; who chose it among others stays."""
         for name in names:
             self.users.pop(name, None)
+        for key in [one for one in self.kept if one[0] == namespace]:
+            del self.kept[key]
         self.users |= {user.name: user for user in self.left_by(namespace)}
         self.changed()
+
+    def kept_in(self, namespace: str) -> list[str]:
+        """The items of the rules that are kept for names in this namespace."""
+        return [kept_name(*key) for key in self.kept if key[0] == namespace]
 
     def left_by(self, namespace: str) -> list[User]:
         """Those who may choose this namespace among others, as they are without it."""
@@ -240,11 +262,19 @@ class Access(Decisions):
         ]
 
     def remove_user(self, name: str) -> Written:
-        user = self.user(name)
-        if user.admin and sum(other.admin for other in self.users.values()) == 1 and len(self.users) > 1:
+        """With all that is kept for its name; that may also be all there is."""
+        kept = [one for one in self.kept if one[1] == name]
+        user = self.users.get(name) if kept else self.user(name)
+        admins = sum(other.admin for other in self.users.values())
+        if user is not None and user.admin and admins == 1 and len(self.users) > 1:
             raise InvalidArgument(f"{name} is the last admin; remove the other users first")
-        written = self._store.delete_item(ItemKind.USER, "", name)
-        del self.users[name]
+        with self._store.together() as written:
+            for key in kept:
+                self._store.delete_item(ItemKind.ACL, "", kept_name(*key))
+            self._store.delete_item(ItemKind.USER, "", name)
+        for key in kept:
+            del self.kept[key]
+        self.users.pop(name, None)
         self.changed()
         return written
 
@@ -271,7 +301,32 @@ class Access(Decisions):
 
     def set_rules(self, name: str, rules: list[Rule]) -> Written:
         """All rules of a user."""
-        return self._keep(replace(self.user(name), rules=rules))
+        user = self.user(name)
+        _check_count(rules, user.rules, f"user {name}")
+        return self._keep(replace(user, rules=rules))
+
+    def keep_rules(self, name: str, namespace: str, rules: list[Rule]) -> Written:
+        """All rules of a name that no user has in this namespace; none ends it."""
+        _check_name(name)
+        self._check_namespace(namespace)
+        user = self.users.get(name)
+        if user is not None and namespace in user.namespaces:
+            raise InvalidArgument(f"{name} is a user", fix=f"mainstem user allow {name} ACTION FILTER")
+        key, old = (namespace, name), self.kept.get((namespace, name), [])
+        _check_count(rules, old, f"user {name}")
+        count = sum(len(one) for one in self.kept.values()) - len(old) + len(rules)
+        if count > KEPT_RULES_MAX and len(rules) > len(old):
+            raise QuotaExceeded(f"{KEPT_RULES_MAX} rules are kept for names that no user has", fix="mainstem user kept")
+        if rules:
+            self._store.check_room()
+            body = {"user": name, "user_namespace": namespace, "rules": [rule.to_document() for rule in rules]}
+            written = self._store.put_item(ItemKind.ACL, "", kept_name(*key), body)
+            self.kept[key] = rules
+        else:
+            written = self._store.delete_item(ItemKind.ACL, "", kept_name(*key))
+            self.kept.pop(key, None)
+        self.changed()
+        return written
 
     def set_roles(self, name: str, roles: Iterable[str]) -> Written:
         wanted = sorted(set(roles) - {EVERYBODY})
@@ -288,6 +343,7 @@ class Access(Decisions):
         """Made, or given other rules. `*` is everybody's."""
         if name != EVERYBODY and not USER_NAME.fullmatch(name):
             raise InvalidName(f"role name {name!r}: 1 to 128 characters without spaces, / + # * > % :")
+        _check_count(rules, self.roles.get(name, []), f"role {name}")
         if name not in self.roles and len(self.roles) >= ROLES_MAX:
             raise Overloaded(f"there are {ROLES_MAX} roles already", fix="mainstem role rm NAME")
         self._store.check_room()
@@ -315,10 +371,20 @@ class Access(Decisions):
         return user
 
     def _keep(self, user: User) -> Written:
+        """What was kept for its name in its namespaces is its own from then on."""
         self._store.check_room()
+        waiting = [key for key in ((one, user.name) for one in user.namespaces) if key in self.kept]
+        for key in waiting:
+            user = replace(user, rules=[*user.rules, *(one for one in self.kept[key] if one not in user.rules)])
+        with self._store.together() as written:
+            for key in waiting:
+                self._store.delete_item(ItemKind.ACL, "", kept_name(*key))
+            self._store.put_item(ItemKind.USER, "", user.name, user.to_document())
+        for key in waiting:
+            del self.kept[key]
         self.users[user.name] = user
         self.changed()
-        return self._store.put_item(ItemKind.USER, "", user.name, user.to_document())
+        return written
 
     def changed(self) -> None:
         """Whatever was decided is decided again, and who no longer holds has to leave."""
@@ -327,6 +393,22 @@ class Access(Decisions):
         self._coverages.clear()
         for listener in self.listeners:
             listener()
+
+
+def kept_name(namespace: str, user: str) -> str:
+    """Of the item: no user's name has a colon."""
+    return f"{namespace}:{user}"
+
+
+def _check_name(name: str) -> None:
+    if not USER_NAME.fullmatch(name) or hidden_character(name):
+        raise InvalidName(f"user name {name!r}: 1 to 128 characters without spaces, / + # * > % : or hidden ones")
+
+
+def _check_count(rules: list[Rule], old: list[Rule], whose: str) -> None:
+    """Fewer than there were are always taken."""
+    if len(rules) > RULES_MAX and len(rules) > len(old):
+        raise QuotaExceeded(f"{whose} has {RULES_MAX} rules", fix="one rule with a wildcard may say as much")
 
 
 def _hashed(password: str | Hashed) -> Hashed:

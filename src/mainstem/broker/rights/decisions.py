@@ -21,15 +21,19 @@ class Decisions:
     def __init__(self) -> None:
         self.users: dict[str, User] = {}
         self.roles: dict[str, list[Rule]] = {}
+        self.kept: dict[tuple[str, str], list[Rule]] = {}  # by namespace and name: of names that no user has
         self._decisions: dict[tuple[Principal, str, bytes], bool] = {}
         self._coverages: dict[tuple[Principal, str, bytes], bool] = {}
 
     def rules_of(self, principal: Principal) -> Iterator[tuple[str, Rule]]:
-        """Each with whose it is: the user's own first, then those of its roles, then everybody's."""
+        """Each with whose it is: the user's own first, then those of its roles, then everybody's.
+
+        Who is known by a token alone has the rules that are kept for its name in its namespace.
+        """
         user = self.users.get(principal.name)
         if user is None and not principal.stranger:
             return
-        for rule in user.rules if user is not None else ():
+        for rule in user.rules if user is not None else self.kept.get((principal.namespace, principal.name), ()):
             yield f"user {principal.name}", rule
         for rule in principal.rules:
             yield f"token of {principal.name}", rule

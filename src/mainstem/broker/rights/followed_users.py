@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import NoReturn, Protocol
 
 from mainstem.metadata.rows import Document, Item
@@ -18,6 +19,9 @@ class UserStore(Protocol):
     def put_item(self, kind: str, namespace: str, name: str, body: Document) -> Written: ...
 
     def delete_item(self, kind: str, namespace: str, name: str) -> Written: ...
+
+    def together(self) -> AbstractContextManager[Written]:
+        """What is changed inside becomes durable all or none."""
 
 
 class UserSource(UserStore, Protocol):
@@ -38,4 +42,7 @@ class FollowedUsers:
         self.check_room()
 
     def delete_item(self, kind: str, namespace: str, name: str) -> NoReturn:
+        self.check_room()
+
+    def together(self) -> NoReturn:
         self.check_room()

@@ -6,6 +6,9 @@ A rule names actions, a kind of object and a pattern of names:
     queue, exchange,       the name itself, or the beginning of it and a `*` (`orders-*`, `*`)
     group, transaction,
     namespace
+    cluster                what Kafka asks of its cluster as a whole, and nothing else does. Its name is `kafka-cluster`:
+                           `create` makes any topic by Kafka's calls, unless it is denied; `publish` is Kafka's idempotent
+                           write, which everybody has who may publish somewhere, so that it may be allowed and not denied
 
 With `match` literal or prefix (Kafka's ACLs) the pattern is a name as it stands, or the beginning of one. In a pattern `%u`
 is the user, `%c` the client id, `%n` the namespace. One of these whose value could read as a pattern itself (`/ + # * > %`)
@@ -28,6 +31,7 @@ PATTERN, LITERAL, PREFIX = MATCHES = ("pattern", "literal", "prefix")
 NAME_CHARACTERS_MAX = 1024
 JUDGED_MAX = 100_000  # topics of which `TopicRules` remembers what the rules say
 AUDIT_TOPIC = b"$audit"  # of every namespace: its admins read it, nobody publishes to it (`audit.py`)
+CLUSTER_NAME = "kafka-cluster"
 _UNSAFE = frozenset("/+#*>%")
 
 
@@ -52,6 +56,7 @@ class Kind(StrEnum):
     GROUP = "group"
     TRANSACTION = "transaction"
     NAMESPACE = "namespace"
+    CLUSTER = "cluster"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,8 @@ class Rule:
             raise InvalidArgument(f"a rule's pattern has 1 to {NAME_CHARACTERS_MAX} characters")
         if of is Kind.TOPIC and match == PATTERN:
             check_filter(Names("u", "c", "n").fill(pattern).encode())
+        if of is Kind.CLUSTER:
+            _check_cluster(wanted, pattern, allow=allow)
         return cls(allow, wanted, pattern, of, match)
 
     @classmethod
@@ -217,6 +224,22 @@ class TopicRules:
         rules = [rule for rule in self._rules if rule.allow is allow and (allow or rule.match != PREFIX)]
         found = {one for rule in rules if (one := rule.topic_filter(self._names)) is not None}
         return sorted(found if allow else found | {AUDIT_TOPIC})
+
+
+def _check_cluster(actions: frozenset[Action], pattern: str, *, allow: bool) -> None:
+    """What would not be obeyed is no rule."""
+    if pattern != CLUSTER_NAME:
+        raise InvalidArgument(f"the cluster's only name is {CLUSTER_NAME}, not {pattern!r}")
+    if not actions <= {Action.CREATE, Action.PUBLISH}:
+        raise InvalidArgument(
+            "on the cluster there are rules for create and publish (idempotent writes); what else concerns it is for admins",
+            fix="mainstem user add NAME --admin",
+        )
+    if not allow and Action.PUBLISH in actions:
+        raise InvalidArgument(
+            "an idempotent write is no right of its own: it is whoever may publish to the topic that writes",
+            fix="mainstem user deny NAME publish FILTER",
+        )
 
 
 def _head(levels: list[bytes]) -> bytes:

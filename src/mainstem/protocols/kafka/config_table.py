@@ -35,6 +35,7 @@ class Origin(IntEnum):
     """Where a value comes from, as DescribeConfigs numbers it."""
 
     TOPIC = 1
+    CLUSTER = 3  # set while it runs, for all brokers
     STATIC_BROKER = 4
     DEFAULT = 5
     GROUP = 8
@@ -143,6 +144,8 @@ TOPIC_SETTINGS: dict[str, Setting] = {
     )
 }
 
+# Kafka 4.1 and later write it for the whole cluster when they begin (KIP-966): tools that leave out defaults show it.
+CLUSTER_WIDE = ("min.insync.replicas",)
 READ_UNCOMMITTED = "read_uncommitted"
 GROUP_SETTINGS: dict[str, Setting] = {
     setting.name: setting
@@ -179,6 +182,13 @@ _FROM_POLICY: dict[str, Callable[[Any], str]] = {
     "keep_until_archived": lambda value: str(value).lower(),
     "tier": lambda value: str(value != "none").lower(),
 }
+
+
+def topic_origin(setting: Setting, config: Mapping[str, str]) -> Origin:
+    """Where a topic's value comes from."""
+    if setting.name in config:
+        return Origin.TOPIC
+    return Origin.CLUSTER if setting.name in CLUSTER_WIDE else Origin.DEFAULT
 
 
 def find_setting(settings: Mapping[str, Setting], name: str) -> Setting:

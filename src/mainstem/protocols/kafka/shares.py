@@ -20,14 +20,17 @@ from mainstem.broker.queues.queue import Outcome, Queue, Taken
 from mainstem.broker.queues.settings import QueueSettings
 from mainstem.codec.batch import read_frame_head, rebuild_batches
 from mainstem.model.crossing import kafka_record
+from mainstem.model.origin import Origin
 from mainstem.model.topic_filter import literal_filter
 from mainstem.protocols.kafka.config_table import GROUP_SETTINGS, READ_UNCOMMITTED
 from mainstem.protocols.kafka.kafka_topics import KafkaTopic
+from mainstem.storage.engine import NotLocal
 
 if TYPE_CHECKING:
     from mainstem.broker.namespaces.namespace import Namespace
     from mainstem.log.gather import Ticket
     from mainstem.log.log import Log
+    from mainstem.metadata.store import Written
     from mainstem.protocols.kafka.service import KafkaService
 
 SESSIONS_MAX = 2_000
@@ -62,6 +65,23 @@ class ShareSource:
         if topic.topic is None:
             return {}
         return {span.log.id: p.index for p in topic.topic.partitions for span in p.spans}
+
+    def rest_of_batch(self, taken: Taken) -> tuple[int, int, int] | None:
+        """Log, how many records may follow in the batch that this one was produced in, and the stamp of the last; None:
+        it is the last, or the batch is no producer's own (a view's, a queue's), or lies too far away to look."""
+        if self.by_stamp or self.topic.topic is None or self.topic.view is not None:
+            return None
+        spans = (span for partition in self.topic.topic.partitions for span in partition.spans)
+        log = next((span.log for span in spans if span.log.id == taken.log_id), None)
+        try:
+            piece = log.read_anywhere(taken.record.offset, 1) if log is not None else None
+        except NotLocal:
+            return None
+        if log is None or piece is None:
+            return None
+        head = read_frame_head(piece.data, 0, log.id)
+        ahead = head.base_offset + head.count - 1 - taken.record.offset
+        return (log.id, ahead, taken.position + ahead) if ahead > 0 and head.origin == Origin.KAFKA else None
 
 
 class Given:
@@ -100,20 +120,38 @@ class ShareSession:
         self.held: dict[Place, tuple[Queue, int]] = {}
 
     def take(
-        self, source: ShareSource, count: int, *, lock_ms: int, bytes_max: int, locks_max: int = LOCKS_MAX
+        self,
+        source: ShareSource,
+        count: int,
+        *,
+        lock_ms: int,
+        bytes_max: int,
+        locks_max: int = LOCKS_MAX,
+        whole: bool = False,
     ) -> dict[int, Given]:
-        """Pull from one topic; by partition. `locks_max` of each partition: a queue counts all members and partitions."""
+        """Pull from one topic; by partition. `locks_max` of each partition: a queue counts all members and partitions.
+
+        `whole`: the last batch of a producer's is not cut, as far as the locks go, though that is more than `count`.
+        """
         source.queue.note_puller(self)
-        room = min(count, LOCKS_MAX - len(self.held))
+        locks = LOCKS_MAX - len(self.held)
         if not source.by_stamp:
-            room = min(room, locks_max * max(1, source.topic.count) - source.queue.unacked)
+            locks = min(locks, locks_max * max(1, source.topic.count) - source.queue.unacked)
+        room = min(count, locks)
         if room <= 0:
             self._forget_expired()
             return {}
         partitions = source.partitions()
         given: dict[int, Given] = {}
         own_ms = 0 if source.by_stamp else lock_ms  # a named queue's lock is the same for all its consumers
-        for taken in source.queue.acquire(self, room, lock_ms=own_ms, bytes_max=bytes_max):
+        found = source.queue.acquire(self, room, lock_ms=own_ms, bytes_max=bytes_max)
+        if whole and len(found) == room < locks and (rest := source.rest_of_batch(found[-1])) is not None:
+            log_id, ahead, stamp = rest
+            bytes_left = bytes_max - sum(len(one.record.value or b"") for one in found)
+            found += source.queue.acquire(
+                self, min(ahead, locks - room), lock_ms=own_ms, bytes_max=bytes_left, until=(log_id, stamp)
+            )
+        for taken in found:
             index, offset = source.place(taken, partitions)
             given.setdefault(index, Given()).taken.append((offset, taken))
             self.held[source.topic.id, index, offset] = (source.queue, taken.position)
@@ -177,6 +215,9 @@ class Shares:
     def __init__(self, service: KafkaService) -> None:
         self._service = service
         self.sessions: dict[tuple[str, str], ShareSession] = {}
+        self.made: Written | None = (
+            None  # the queue that was made last, and with it those before: when they are durable
+        )
 
     def setting(self, group_key: str, name: str) -> str:
         return self._service.group_configs.get(group_key, {}).get(name, self.default(name))
@@ -227,13 +268,21 @@ class Shares:
         if topic.view is not None:
             topic_filter = topic.view.filter
             condition = topic.view.condition.text if topic.view.condition is not None else ""
-        queue, _ = self._service.broker.queues.of(namespace).declare(
+        queue, written = self._service.broker.queues.of(namespace).declare(
             queue_name(group_id, topic.name),
             settings,
             reaches=[Reach(ANYTHING, topic_filter, start=start)],
             condition=condition,
         )
+        self.made = written or self.made
         return queue
+
+    @property
+    def making(self) -> Written | None:
+        """What a member has to wait for before it hears of its group: a queue that is lost by a crash would begin anew."""
+        if self.made is not None and self.made.done():
+            self.made = None
+        return self.made
 
     def follow_settings(self, namespace: Namespace, group_id: str) -> None:
         """The group's settings changed: its queues obey them."""

@@ -93,6 +93,18 @@ def user_describe(name: str, as_json: bool, url: str) -> None:
     print_facts(Api(url).get(f"/v1/users/{segment(name)}"), as_json=as_json)
 
 
+@user.command("kept")
+@json_option
+@url_option
+def user_kept(as_json: bool, url: str) -> None:
+    """Rules that Kafka's tools made for names that no user has."""
+    rows = Api(url).rows("/v1/kept-rules")
+    shown = [{**row, "rules": len(row["rules"])} for row in rows] if not as_json else rows
+    print_rows(
+        shown, ["user", "namespace", "rules"], as_json=as_json, empty="no rules are kept for names without a user"
+    )
+
+
 @user.command("add")
 @click.argument("name")
 @click.option("--nkey", default="", is_eager=True, help="A NATS client's public key, U...: then it needs no password.")
@@ -107,16 +119,18 @@ def user_add(
 ) -> None:
     """Add a user."""
     if cluster is not None:
-        _add_to_cluster(cluster, name, password, admin=admin, namespace=namespace, nkey=nkey)
+        had = _add_to_cluster(cluster, name, password, admin=admin, namespace=namespace, nkey=nkey)
     elif data is None:
         body = {"name": name, "password": password, "admin": admin, "namespace": namespace, "nkey": nkey}
-        Api(url).post("/v1/users", body)
+        had = len(Api(url).post("/v1/users", body)["rules"])
     else:
-        _add_offline(data, name, password, admin=admin, namespace=namespace, nkey=nkey)
+        had = _add_offline(data, name, password, admin=admin, namespace=namespace, nkey=nkey)
     click.echo(f"added user {name}")
+    if had:
+        click.echo(f"it has {counted(had, 'rule')} that Kafka's tools made for its name: mainstem user describe {name}")
 
 
-def _add_offline(data: str, name: str, password: str, **more: Any) -> None:
+def _add_offline(data: str, name: str, password: str, **more: Any) -> int:
     from pathlib import Path
 
     from mainstem.metadata.sqlite import SqliteStore
@@ -124,20 +138,21 @@ def _add_offline(data: str, name: str, password: str, **more: Any) -> None:
 
     directory = DataDirectory(Path(data))
     try:
-        _add_to_store(SqliteStore(directory.path / "metadata.sqlite"), name, password, **more)
+        return _add_to_store(SqliteStore(directory.path / "metadata.sqlite"), name, password, **more)
     finally:
         directory.release()
 
 
-def _add_to_cluster(dsn: str, name: str, password: str, **more: Any) -> None:
+def _add_to_cluster(dsn: str, name: str, password: str, **more: Any) -> int:
     from mainstem.cluster.cell import CellStore, borrow_cell
     from mainstem.cluster.schema import FIRST_CELL
 
     with borrow_cell(dsn, f"user {name} was added") as epoch:
-        _add_to_store(CellStore(dsn, FIRST_CELL, epoch, lambda reason: None), name, password, **more)
+        return _add_to_store(CellStore(dsn, FIRST_CELL, epoch, lambda reason: None), name, password, **more)
 
 
-def _add_to_store(store: MetadataStore, name: str, password: str, **more: Any) -> None:
+def _add_to_store(store: MetadataStore, name: str, password: str, **more: Any) -> int:
+    """Returns how many rules were kept for its name."""
     from mainstem.broker.rights.access import Access
 
     try:
@@ -145,6 +160,7 @@ def _add_to_store(store: MetadataStore, name: str, password: str, **more: Any) -
         namespaces = {"/", *(row.name for row in facts.namespaces)}  # the default one is made at the first start
         access = Access(store, facts.items, namespaces=namespaces)
         access.add_user(name, password, **more).result()
+        return len(access.user(name).rules)
     finally:
         store.close()
 
@@ -206,13 +222,13 @@ def user_alter(
 @yes_option
 @url_option
 def user_rm(name: str, yes: bool, url: str) -> None:
-    """Remove a user and its rules."""
+    """Remove a user and all rules of its name, also those that are kept for it."""
     confirm(f"Remove user {name} and its rules?", yes)
     Api(url).delete(f"/v1/users/{segment(name)}")
     click.echo(f"removed user {name}")
 
 
-KINDS = ("topic", "queue", "exchange", "group", "transaction", "namespace")
+KINDS = ("topic", "queue", "exchange", "group", "transaction", "namespace", "cluster")
 kind_option = click.option(
     "--on", "kind", type=click.Choice(KINDS), default="topic", show_default=True, help="What FILTER names."
 )

@@ -9,6 +9,7 @@ from mainstem.broker.rights.access import Action
 from mainstem.model.errors import InvalidArgument, MainstemError
 from mainstem.protocols.kafka.broker_settings import broker_settings
 from mainstem.protocols.kafka.config_table import (
+    CLUSTER_WIDE,
     GROUP_SETTINGS,
     TOPIC_SETTINGS,
     Kind,
@@ -18,6 +19,7 @@ from mainstem.protocols.kafka.config_table import (
     find_setting,
     policy_for,
     shown_value,
+    topic_origin,
 )
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import absent, may, may_group, may_see
@@ -78,7 +80,7 @@ def _entries(request: Request, kind: int, name: str) -> list[tuple[Setting, str,
             (
                 setting,
                 shown_value(setting, policy, config),
-                Origin.TOPIC if setting.name in config else Origin.DEFAULT,
+                topic_origin(setting, config),
                 topic.view is not None,
                 shown_value(setting, base, {}),
             )
@@ -86,7 +88,11 @@ def _entries(request: Request, kind: int, name: str) -> list[tuple[Setting, str,
         ]
     if kind == BROKER and name in (NODE_NAME, ""):
         shown = broker_settings(request.service.config, request.connection.dialled(), request.service.broker.options)
-        return [(s, s.default, Origin.STATIC_BROKER, True, s.default) for s in shown]
+        return [
+            (s, s.default, Origin.CLUSTER if s.name in CLUSTER_WIDE else Origin.STATIC_BROKER, True, s.default)
+            for s in shown
+            if name or s.name in CLUSTER_WIDE  # without a name: what is set for all brokers
+        ]
     if kind == GROUP and name:
         if not may_group(request, Action.DESCRIBE, name):
             raise _Refused(
@@ -122,8 +128,10 @@ def _shown(request: Request, setting: Setting, value: str, origin: Origin, read_
         synonym = DescribeConfigsResponse.DescribeConfigsSynonym
         if origin in (Origin.TOPIC, Origin.GROUP):
             answer.synonyms.append(synonym(name=setting.name, value=value, source=origin))
-        if setting.synonym:
-            answer.synonyms.append(synonym(name=setting.synonym, value=default, source=Origin.DEFAULT))
+        if setting.name in CLUSTER_WIDE:
+            answer.synonyms.append(synonym(name=setting.name, value=default, source=Origin.CLUSTER))
+        if setting.synonym or origin is Origin.CLUSTER:
+            answer.synonyms.append(synonym(name=setting.synonym or setting.name, value=default, source=Origin.DEFAULT))
     return answer
 
 

@@ -13,9 +13,11 @@ from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
 from mainstem.protocols.kafka.handlers.permission import (
     CLUSTER_BITS,
+    INTERNAL,
     NOT_ASKED,
     is_admin,
     may,
+    may_create,
     may_see,
     tell_refused,
     topic_operations,
@@ -37,7 +39,6 @@ CLIENT_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 TOPICS_PAGE_MAX = 2_000
 AT_ONCE_MAX = 100  # topics by name; more are answered in slices
 BROKERS, CONTROLLERS = 1, 2  # the endpoint types of DescribeCluster
-INTERNAL = b"$"  # the broker's own: as wildcards of MQTT do, patterns of Kafka clients pass them over
 NO_NAME_VERSION_MIN = 12  # from here on an answer may leave the name of a topic out
 COORDINATED = (0, 1)  # groups and transactions
 FEATURES = {"transaction.version": (0, 2), "group.version": (0, 1), "share.version": (0, 1)}
@@ -130,7 +131,7 @@ async def _make_missing(request: Request, answer: Any) -> Any:
         if answer.topics[index].error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             continue
         canonical = topic_of_kafka(asked.name)
-        if not any(may(request, action, canonical) for action in (Action.CREATE, Action.PUBLISH)):
+        if not (may_create(request, canonical) or may(request, Action.PUBLISH, canonical)):
             continue
         try:
             if request.topics.find(asked.name) is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.rights.access import Action, Kind
+from mainstem.broker.rights.rules import CLUSTER_NAME
 from mainstem.model.errors import InvalidName
 from mainstem.model.topic import topic_of_kafka
 from mainstem.protocols import login
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 Handler = Callable[["Request"], Any]
 NOT_ASKED = -(1 << 31)
+INTERNAL = b"$"  # the broker's own: as wildcards of MQTT do, patterns of Kafka clients pass them over
 # Kafka's operation numbers, as bits of "authorized operations".
 _TOPIC_BITS = {
     Action.CONSUME: 1 << 3,
@@ -33,6 +35,15 @@ CLUSTER_BITS = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12
 
 def may(request: Request, action: Action, topic: bytes) -> bool:
     return request.service.access.allows(request.principal, action, topic)
+
+
+def may_create(request: Request, topic: bytes) -> bool:
+    """By a rule on the topic, or by one on the cluster where none denies the topic; that opens no internal ones."""
+    if may(request, Action.CREATE, topic):
+        return True
+    access, principal = request.service.access, request.principal
+    said = access.judges(principal, Action.CREATE, Kind.CLUSTER, CLUSTER_NAME)
+    return bool(said) and not topic.startswith(INTERNAL) and not access.denies(principal, Action.CREATE, topic)
 
 
 def must(request: Request, action: Action, topic: bytes) -> bool:

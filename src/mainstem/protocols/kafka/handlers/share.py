@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import TimerHandle
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from mainstem.broker.groups.consumer import Beat
@@ -35,9 +36,11 @@ from mainstem.protocols.kafka.tickets import when_durable
 
 if TYPE_CHECKING:
     from mainstem.log.gather import Ticket
+    from mainstem.metadata.store import Written
     from mainstem.protocols.kafka.adapter import Request
 
 CLOSE_EPOCH, OPEN_EPOCH = -1, 0
+BATCH_OPTIMIZED, RECORD_LIMIT = 0, 1  # KIP-1206; whoever cannot say takes whole batches, as in Kafka
 RECORDS_MAX = 500  # of one fetch that says no number
 WAIT_MS_MAX = 600_000
 BYTES_MAX = 16 << 20
@@ -90,7 +93,13 @@ def heartbeat(request: Request) -> Any:
     service.groups.keep(group)
     if answer.fault is GroupFault.NONE:
         _make_queues(request, group)
-    return beat_response(ShareGroupHeartbeatResponse, answer)
+    ready, making = beat_response(ShareGroupHeartbeatResponse, answer), service.shares.making
+    return ready if making is None else _after(making, lambda: ready)
+
+
+async def _after(making: Written, answer: Callable[[], Any]) -> Any:
+    await making
+    return answer()
 
 
 def _named(request: Request) -> list[str]:
@@ -240,13 +249,18 @@ def acknowledge(request: Request) -> Any:
 
 
 def fetch(request: Request) -> Any:
+    if request.body.share_acquire_mode not in (BATCH_OPTIMIZED, RECORD_LIMIT):
+        why = (
+            f"share acquire mode {request.body.share_acquire_mode} is none: 0 (whole batches) or 1 (a limit of records)"
+        )
+        return ShareFetchResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=why)
     code, session = _session(request)
     if session is None:
         return ShareFetchResponse(error_code=code)
     codes, ticket = _acknowledge(request, session)
     _remember_topics(request, session)
-    polling = SharePolling(request, session, codes, ticket)
-    return polling.begin()
+    polling, making = SharePolling(request, session, codes, ticket), request.service.shares.making
+    return polling.begin() if making is None else _after(making, polling.begin_late)
 
 
 def _remember_topics(request: Request, session: ShareSession) -> None:
@@ -293,6 +307,15 @@ class SharePolling:
         self._watch = ShareWatch(queues, lambda: self._request.service.later(0, self._look))
         return None
 
+    def begin_late(self) -> Any:
+        """Who left meanwhile is given nothing."""
+        key = self._session.group_key, self._session.member_id
+        if self._request.connection.transport is None:
+            return None
+        if self._request.service.shares.sessions.get(key) is not self._session:
+            return ShareFetchResponse(error_code=ErrorCode.SHARE_SESSION_NOT_FOUND)
+        return self.begin()
+
     def _look(self) -> None:
         if self._request.connection.transport is None or self._timer is None:
             return
@@ -328,7 +351,14 @@ class SharePolling:
         for topic_id, source in list(session.topics.items()):
             if room <= 0 or source.queue.deleted or not may_take(self._request, source.topic):
                 continue
-            given = session.take(source, room, lock_ms=lock_ms, bytes_max=bytes_max, locks_max=locks_max)
+            given = session.take(
+                source,
+                room,
+                lock_ms=lock_ms,
+                bytes_max=bytes_max,
+                locks_max=locks_max,
+                whole=body.share_acquire_mode == BATCH_OPTIMIZED,
+            )
             if not given:
                 continue
             line = ShareFetchResponse.ShareFetchableTopicResponse(topic_id=topic_id)

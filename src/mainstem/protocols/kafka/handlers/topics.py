@@ -10,9 +10,9 @@ from mainstem.broker.rights.access import Action
 from mainstem.broker.topics.policy import PARTITIONS_MAX
 from mainstem.model.errors import MainstemError
 from mainstem.model.topic import topic_of_kafka
-from mainstem.protocols.kafka.config_table import TOPIC_SETTINGS, Origin, checked, policy_for, shown_value
+from mainstem.protocols.kafka.config_table import TOPIC_SETTINGS, checked, policy_for, shown_value, topic_origin
 from mainstem.protocols.kafka.errors import ErrorCode, code_of
-from mainstem.protocols.kafka.handlers.permission import absent, may, may_see
+from mainstem.protocols.kafka.handlers.permission import absent, may, may_create, may_see
 from mainstem.protocols.kafka.kafka_topics import NO_ID, KafkaTopic
 from mainstem.protocols.kafka.messages import (
     CreatePartitionsResponse,
@@ -58,7 +58,7 @@ def _create_one(
     request: Request, asked: Any, answer: Any, commits: list[tuple[Any, Commit[Topic]]]
 ) -> tuple[ErrorCode, str | None]:
     canonical = topic_of_kafka(asked.name)
-    if not may(request, Action.CREATE, canonical):
+    if not may_create(request, canonical):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{request.principal.name} may not create {asked.name}"
     found = request.topics.find(asked.name)
     if found is not None and (found.view is not None or (found.topic is not None and found.topic.declared)):
@@ -80,7 +80,7 @@ def _create_one(
         CreateTopicsResponse.CreatableTopicConfigs(
             name=setting.name,
             value=shown_value(setting, policy, config),
-            config_source=Origin.TOPIC if setting.name in config else Origin.DEFAULT,
+            config_source=topic_origin(setting, config),
         )
         for setting in TOPIC_SETTINGS.values()
     ]
