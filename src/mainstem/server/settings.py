@@ -102,6 +102,12 @@ class Data:
         "With less free space on the disk, publishes are refused and reads go on.",
         live=True,
     )
+    retention_check_ms: int = setting(
+        30 * SECOND,
+        DURATION,
+        "How often logs are looked at for what retention, compaction and erasing have to do and what goes to the store.",
+        live=True,
+    )
     lost_kept_ms: int = setting(
         7 * DAY, DURATION, "How long a log without records that no topic names is kept in `lost/`."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import threading
 import time
@@ -236,6 +237,40 @@ def test_what_is_erased_leaves_bundles_that_others_need_and_the_cache(
         engines[2].trim(1 << 40)
     assert read_everything(engines[1], 1) == [(1, b"kept of 1")]
     assert not any(piece.log_id == 2 for one in house.objects.pieces.of_log(1) for piece in [one.piece])
+
+
+@pytest.mark.parametrize("ends", ["before it is stored", "after it was stored"])
+def test_what_is_erased_while_bundles_are_merged_is_in_no_merged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    monkeypatch.setattr(merging, "PUT_S", 0.0)
+    house = House(tmp_path, bundle_ms=60_000)
+    engines = {1: house.log(1), 2: house.log(2)}
+    writers = {log_id: Writer(engine, log_id) for log_id, engine in engines.items()}
+    writers[1].append([b"SECRET", b"kept of 1"])
+    writers[2].append([b"kept of 2"] * 100)
+    engines[1].sync()
+    engines[1].roll()
+    kept, _ = make_test_frame(1, 1, [b"kept of 1"], stamp=5_000)
+    objects, merger = house.objects, house.objects.merger
+    pause, under_way = merger._pause, contextlib.ExitStack()
+
+    def erase() -> None:
+        monkeypatch.setattr(merger, "_pause", pause)
+        under_way.enter_context(objects.erasing())
+        engines[1].replace(engines[1].stat().parts[0], [kept])
+        if ends == "before it is stored":
+            under_way.close()
+
+    monkeypatch.setattr(merger, "_pause", erase)  # the merge has read what it writes
+    merger.merge(objects.pieces.bundles(), 0)
+    under_way.close()
+    house.tier.sweep()
+    assert house.stored() == house.named()
+    files = [path for folder in (house.bucket, house.data) for path in folder.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"SECRET" in path.read_bytes()]
+    assert read_everything(engines[1], 1) == [(1, b"kept of 1")]
+    assert read_everything(engines[2], 2) == [(offset, b"kept of 2") for offset in range(100)]
 
 
 def test_bundles_stored_after_the_manifest_are_found_when_the_disk_is_lost(tmp_path: Path) -> None:

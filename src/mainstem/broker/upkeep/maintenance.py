@@ -38,12 +38,13 @@ ROOM_SHARE = 16  # of a full memory log, twice: what goes at once
 
 HoldFn = Callable[[Log], Holds]
 T = TypeVar("T")
+EVERY_S = 30.0
 
 
 class Maintenance:
-    def __init__(self, broker: Broker, *, every_s: float = 30.0, space_low_bytes: int = 256 << 20) -> None:
+    def __init__(self, broker: Broker, *, space_low_bytes: int = 256 << 20) -> None:
         self._broker = broker
-        self._every_s = every_s
+        self.every_s = EVERY_S
         self.space_low_bytes = space_low_bytes
         self.around_round: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext
         self.planning: Namespace | None = (
@@ -64,12 +65,12 @@ class Maintenance:
     async def run(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), self._every_s)
+                await asyncio.wait_for(self._woken.wait(), self.every_s)
             self._woken.clear()
             try:
                 await self.round()
             except Exception:
-                logger.exception("maintenance failed; it is tried again in %.0f s", self._every_s)
+                logger.exception("maintenance failed; it is tried again in %.0f s", self.every_s)
 
     @asynccontextmanager
     async def pause(self) -> AsyncIterator[None]:

@@ -7,7 +7,7 @@
 A merge reads all pieces of its bundles in order of their logs and writes objects of at most 64 MiB, each stored and
 committed by itself, so it needs no more memory than one of them, and a crash loses only the one being written. A frame is
 rewritten once for each level, so about log16 of what is stored. A bundle of which less than half is used any more is
-written anew; at once, one that held something that was erased. PUTs are at most one a second: with four of the writer
+written anew; at once, one that held something that was erased, or that was merged meanwhile. PUTs are at most one a second: with four of the writer
 that is five for a whole broker, whatever the number of its topics.
 """
 
@@ -143,6 +143,7 @@ class Merger:
                 group = group[count:]
 
     def _write(self, groups: list[Group], level: int) -> None:
+        erasures = self._pieces.erasures
         contents = [self._content(group) for group in groups]
         alone = len(groups) == 1 and _size(groups[0]) >= ALONE_BYTES
         level = FINAL if alone else level + 1
@@ -157,6 +158,8 @@ class Merger:
         if any(done) and level != FINAL:
             with self._lock:
                 self._levels[level].append(bundle)
+            if not all(done) and (erasures % 2 or erasures != self._pieces.erasures):
+                self.rewrite([bundle.id])  # it holds what was read here before it was erased
 
     def _content(self, group: Group) -> Content:
         """Read through the cache: what was published lately is there."""

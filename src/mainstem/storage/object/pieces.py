@@ -56,6 +56,7 @@ class Pieces:
         self.registry = registry
         self.on_doomed: Callable[[set[str]], None] = lambda ids: None  # bundles that nothing names any more
         self.bared: set[str] | None = None  # while something is erased: bundles that lost a piece by it
+        self.erasures = 0  # that have begun, and that have ended: odd while something is erased
         self._forgotten: set[int] = set()  # logs that were deleted: what is under way of them counts no more
         self.known: set[int] = set()  # logs of which something was written down before this start
         if read_only:

@@ -92,9 +92,11 @@ class ObjectLogs:
         for the loop."""
         bared: set[str] = set()
         self.pieces.bared = bared
+        self.pieces.erasures += 1
         try:
             yield
         finally:
+            self.pieces.erasures += 1
             self.pieces.bared = None
         self.merger.rewrite(bared)
 
