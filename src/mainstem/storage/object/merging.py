@@ -7,8 +7,8 @@
 A merge reads all pieces of its bundles in order of their logs and writes objects of at most 64 MiB, each stored and
 committed by itself, so it needs no more memory than one of them, and a crash loses only the one being written. A frame is
 rewritten once for each level, so about log16 of what is stored. A bundle of which less than half is used any more is
-written anew; at once, one that held something that was erased, or that was merged meanwhile. PUTs are at most one a second: with four of the writer
-that is five for a whole broker, whatever the number of its topics.
+written anew; at once, one that held something that was erased, or that was merged meanwhile. PUTs are at most one a
+second: with four of the writer that is five for a whole broker, whatever the number of its topics.
 """
 
 from __future__ import annotations
