@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 INSTALLED = FAKETIME.exists()
 READ_AGAIN_S = 1.5  # libfaketime has looked at the file again by then
 JUMPS = ("+3600s", "-3600s")
+PATH = os.pathsep.join(filter(None, (str(Path(__file__).parent / "clock_site"), os.environ.get("PYTHONPATH", ""))))
+MONOTONIC_LEFT_ALONE = {"FAKETIME_DONT_FAKE_MONOTONIC": "1", "PYTHONPATH": PATH}
 
 
 class Clocks:
@@ -23,4 +26,4 @@ class Clocks:
 
     def environment(self, name: str) -> dict[str, str]:
         told = {"LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(self._files[name])}
-        return {**told, "FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        return {**told, "FAKETIME_CACHE_DURATION": "1", **MONOTONIC_LEFT_ALONE}

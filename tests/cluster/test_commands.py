@@ -14,7 +14,7 @@ import pytest
 
 from mainstem.cluster.checks import problems
 from mainstem.storage.tier.store import StoreSettings
-from tests.cluster.clocks import FAKETIME, INSTALLED
+from tests.cluster.clocks import FAKETIME, INSTALLED, MONOTONIC_LEFT_ALONE
 from tests.cluster.kit import Cluster, new_database
 from tests.contract.postgres_server import PostgresServer
 from tests.s3_faults import fault_proxy
@@ -64,7 +64,7 @@ def test_a_clock_more_than_five_seconds_from_postgresqls_is_refused(
     store = tmp_path / "store"
     store.mkdir()
     places = "--cluster", new_database(postgres), "--store", f"file://{store}", "--single-postgres"
-    clock = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    clock = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": offset, **MONOTONIC_LEFT_ALONE}
     code, said = mainstem("cluster", "doctor", *places, **clock)
     assert (code == 0) is taken, said
     if not taken:
