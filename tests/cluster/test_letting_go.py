@@ -9,15 +9,19 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
+import platform
 import threading
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import nats
 import pika
+import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from nats.js.api import StorageType
@@ -40,6 +44,7 @@ from tests.protocol.mqtt.raw import Raw
 
 TURNS_S, GONE_S = 0.2, 10.0
 POOLS = "uvloop", "asyncio"  # the loop's own threads, of which there are soon as many as may be
+BLOCKS, BLOCK_BYTES, STAYS_EACH = 1000, 50_000, 50
 WARM, MORE = 3, 3  # hand-overs: what is made once for a process is there by then
 
 
@@ -128,6 +133,11 @@ def leave(client: object) -> None:
     """It was connected until now, and nobody is there to say goodbye to."""
 
 
+def own_bytes(process: int) -> int:
+    """What is this process's alone: files that several map do not count."""
+    return int(psutil.Process(process).memory_full_info().uss)
+
+
 def ours() -> Counter[str]:
     """How many objects of each of our classes there are, and threads by their names."""
     gc.unfreeze()
@@ -178,3 +188,16 @@ def test_a_broker_that_handed_its_cell_over_leaves_no_object_and_no_thread_behin
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         more = runner.run(hand_round())
     assert more == Counter(), "they grew with the hand-overs"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have ways of their own")
+def test_memory_that_was_let_go_of_is_the_systems_again() -> None:
+    """Between what stays, as it is after a hand-over: by itself malloc gives back only what is behind all that is used."""
+    blocks = [bytes(BLOCK_BYTES) for _ in range(BLOCKS)]
+    stays = blocks[::STAYS_EACH]
+    app = SimpleNamespace(broker=SimpleNamespace(blocks=blocks))
+    del blocks
+    before = own_bytes(os.getpid())
+    let_go_of(app)  # type: ignore[arg-type]
+    assert before - own_bytes(os.getpid()) > BLOCKS * BLOCK_BYTES // 2
+    assert len(stays) == BLOCKS // STAYS_EACH
