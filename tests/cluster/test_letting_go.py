@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import platform
+import sys
 import threading
 import time
 import urllib.request
@@ -45,6 +46,7 @@ from tests.protocol.mqtt.raw import Raw
 TURNS_S, GONE_S = 0.2, 10.0
 POOLS = "uvloop", "asyncio"  # the loop's own threads, of which there are soon as many as may be
 BLOCKS, BLOCK_BYTES, STAYS_EACH = 1000, 50_000, 50
+ROWS, READERS = 500, 10
 WARM, MORE = 3, 3  # hand-overs: what is made once for a process is there by then
 
 
@@ -201,3 +203,22 @@ def test_memory_that_was_let_go_of_is_the_systems_again() -> None:
     let_go_of(app)  # type: ignore[arg-type]
     assert before - own_bytes(os.getpid()) > BLOCKS * BLOCK_BYTES // 2
     assert len(stays) == BLOCKS // STAYS_EACH
+
+
+def test_threads_that_read_from_postgresql_leave_nothing_behind_when_they_end(postgres: PostgresServer) -> None:
+    def read() -> None:
+        session = PostgresSession(postgres.dsn, "public")
+        rows = session.use(lambda c: c.fetch(f"SELECT n, n + 1 AS m FROM generate_series(1, {ROWS}) n"))
+        assert len(rows) == ROWS
+        session.close()
+
+    def read_in_threads() -> int:
+        for _ in range(READERS):
+            thread = threading.Thread(target=read)
+            thread.start()
+            thread.join()
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    before = read_in_threads()
+    assert read_in_threads() - before < ROWS
