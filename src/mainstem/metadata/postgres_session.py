@@ -122,15 +122,12 @@ class PostgresSession:
 
 
 @cache
-def row_class() -> type[asyncpg.Record]:
+def row_class() -> type[Any]:
     """A class of our own. asyncpg keeps up to 2,000 freed records of its own class and of each length for the thread that
     freed them, and forgets them when the thread ends: each hand-over ends two that read."""
     import asyncpg
 
-    class Row(asyncpg.Record):
-        __slots__ = ()
-
-    return Row
+    return type("Row", (asyncpg.Record,), {"__slots__": ()})
 
 
 def server_settings(schema: str) -> dict[str, str]:
