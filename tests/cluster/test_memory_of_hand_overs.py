@@ -1,8 +1,8 @@
 """The memory of two brokers that hand a cell to each other again and again, used by clients of every protocol.
 
 What malloc and Python's objects use stays as it is; what grew, by 120 to 280 KiB each time, was freed memory between things
-that stay, which `let_go_of` gives back. Then it grew by 13 to 20 KiB each between 30 and 60 hand-overs, about 3 KiB of it
-in use. A broker that is kept would be a megabyte each time.
+that stay, which `let_go_of` gives back, and rows that asyncpg kept for threads that had ended. Since then one broker grew by
+0.6 MiB between 60 and 120 hand-overs, the other by nothing. A broker that is kept would be a megabyte each time.
 """
 
 from __future__ import annotations
