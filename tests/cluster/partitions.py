@@ -13,12 +13,15 @@ import random
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from mainstem.testing.ledger import OffsetMemory
+from tests.cluster.clocks import INSTALLED, JUMPS, Clocks
 from tests.cluster.cutting import CuttingProxy
+from tests.cluster.dealing import deal
 from tests.cluster.load import KAFKA_TOPIC, MQTT_TOPIC, start_all
 from tests.cluster.network import PORT, STANDBY_PORT, NetworkCluster, prepare_middle
 from tests.cluster.reading import judge, read_topic
@@ -29,7 +32,6 @@ from tests.s3_server import s3_server
 NAMES = ("a", "b")
 ACKED = 10  # of each publisher before a fault and after it
 CUT_PORT, CUT_STANDBY_PORT, CUT_EVERY = 5442, 5443, 20
-FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 
 
 class Scene:
@@ -40,7 +42,7 @@ class Scene:
         self.standby: PostgresServer | None = None
         self.proxy: FaultProxy | None = None
         self.cutters: list[CuttingProxy] = []
-        self.clocks: dict[str, Path] = {}
+        self.clocks = Clocks(directory, *NAMES) if whole and INSTALLED else None
         environment: dict[str, str] = {}
         if whole:
             self.standby = PostgresServer(STANDBY_PORT, standby_of=self.postgres)
@@ -52,7 +54,6 @@ class Scene:
             for at, behind in ((PORT, CUT_PORT), (STANDBY_PORT, CUT_STANDBY_PORT)):
                 self.cutters.append(CuttingProxy(("127.0.0.1", at), seed, CUT_EVERY, behind))
                 stack.callback(self.cutters[-1].close)
-            self.clocks = {name: directory / f"clock-{name}" for name in NAMES if FAKETIME.exists()}
         port = self.proxy.port if self.proxy is not None else 0
         self.cluster = NetworkCluster(
             directory,
@@ -65,19 +66,14 @@ class Scene:
         stack.enter_context(self.cluster)
 
     def clock_of(self, name: str) -> dict[str, str]:
-        """Variables by which its clock is what a file says."""
-        if name not in self.clocks:
-            return {}
-        self.clocks[name].write_text("+0s")
-        preloaded = {"LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(self.clocks[name])}
-        return {**preloaded, "FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        return self.clocks.environment(name) if self.clocks is not None else {}
 
     def faults(self) -> list[Callable[[str, str], None]]:
         """Each gets the owner and the other one."""
         found = [self.cut_postgres, self.cut_brokers, self.pause, self.kill]
         if self.proxy is not None:
             found += [self.fail_over_postgres, self.cut_store, self.refuse_store, self.cut_commits]
-        return [*found, self.jump_clock] if self.clocks else found
+        return [*found, self.jump_clock] if self.clocks is not None else found
 
     def cut_postgres(self, owner: str, other: str) -> None:
         self.cluster.network.cut(owner, "postgres")
@@ -125,11 +121,11 @@ class Scene:
         print(f"   {sum(one.cuts for one in self.cutters)} connections were cut so far", flush=True)
 
     def jump_clock(self, owner: str, other: str) -> None:
-        """The wall clock's; what takes time is measured by another."""
+        assert self.clocks is not None
         name = self.rng.choice((owner, other))
-        self.clocks[name].write_text(self.rng.choice(("+3600s", "-3600s")))
+        self.clocks.set(name, self.rng.choice(JUMPS))
         time.sleep(self.rng.uniform(2, 6))
-        self.clocks[name].write_text("+0s")
+        self.clocks.set(name, "+0s")
 
     def fail_over_postgres(self, owner: str, other: str) -> None:
         """Once; then it is restarted."""
@@ -153,12 +149,13 @@ def run(directory: Path, cycles: int, seed: int) -> list[str]:
     with ExitStack() as stack:
         scene = Scene(directory, stack, whole=cycles > 1, seed=seed)
         cluster, publishers = scene.cluster, start_all(scene.cluster)
-        faults = scene.faults()
+        faults, seen = deal(scene.faults(), scene.rng), Counter[str]()
         for cycle in range(cycles):
             for one in publishers:
                 one.wait_acked(ACKED)
             owner = cluster.wait_owner()
-            fault = faults[cycle] if cycle < len(faults) else scene.rng.choice(faults)
+            fault = next(faults)
+            seen[fault.__name__] += 1
             print(f"{cycle}: {fault.__name__}, {owner} owns", flush=True)
             fault(owner, next(name for name in cluster.brokers if name != owner))
             for one in publishers:
@@ -171,7 +168,7 @@ def run(directory: Path, cycles: int, seed: int) -> list[str]:
         broker = cluster[cluster.wait_owner()]
         problems += [f"an offset came to hold another record: {one}" for one in memory.changed]
         problems += [f"{name}: {found}" for name, found in judge(publishers, broker.ports, broker.host).items()]
-        print(f"{sum(one.acked for one in publishers)} messages were acknowledged", flush=True)
+        print(f"{sum(one.acked for one in publishers)} messages were acknowledged; faults: {dict(seen)}", flush=True)
     return problems
 
 

@@ -32,8 +32,11 @@ def judge(publishers: list[Publisher], ports: dict[str, int], host: str = HOST) 
     """What was wrong, by protocol. MQTT clients send again what was not answered: it may be there twice."""
     found = {}
     for one in publishers:
-        payloads = _read_again(one, ports, host)
-        problems = one.ledger.judge(payloads).problems(repeats_allowed=isinstance(one, MqttPublisher))
+        verdict = one.ledger.judge(_read_again(one, ports, host))
+        print(
+            one.name, one.ledger.counts, {kind: len(getattr(verdict, kind)) for kind in verdict.__slots__}, flush=True
+        )
+        problems = verdict.problems(repeats_allowed=isinstance(one, MqttPublisher))
         if problems:
             found[one.name] = problems
     return found

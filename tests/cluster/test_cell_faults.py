@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mainstem.cluster.schema import FIRST_CELL
+from mainstem.cluster.wal import CellWal, Fenced
 from mainstem.storage.tier.store import StoreSettings
 from tests.cluster.cutting import CuttingProxy
 from tests.cluster.kit import new_database
@@ -23,6 +26,26 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     with s3_server(tmp_path_factory.mktemp("store")) as started:
         started.make_bucket("cells")
         yield started
+
+
+def test_who_loses_the_cell_says_so_before_anyone_who_waits_for_a_commit_is_told(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """Those who wait end the process, as for a broken disk; the broker is to start over instead."""
+    dsn, said = new_database(postgres), list[str]()
+    owner = Owner(dsn, tmp_path, file_store(tmp_path), 0)
+
+    def lost(reason: str) -> None:
+        time.sleep(0.3)  # to start over takes a moment
+        said.append(reason)
+
+    late = CellWal(dsn, FIRST_CELL, 0, 0, 0, lost)  # of the epoch before
+    with pytest.raises(Fenced):
+        late.wait(late.record(b"x"))
+    assert len(said) == 1
+    with pytest.raises(Fenced):
+        late.close()
+    owner.end()
 
 
 def test_a_commit_whose_answer_was_lost_is_neither_lost_nor_done_twice(

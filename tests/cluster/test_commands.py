@@ -14,12 +14,11 @@ import pytest
 
 from mainstem.cluster.checks import problems
 from mainstem.storage.tier.store import StoreSettings
+from tests.cluster.clocks import FAKETIME, INSTALLED, MONOTONIC_LEFT_ALONE
 from tests.cluster.kit import Cluster, new_database
 from tests.contract.postgres_server import PostgresServer
 from tests.s3_faults import fault_proxy
 from tests.s3_server import s3_server
-
-FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
 pytestmark = pytest.mark.timeout(300)  # of a busy machine
 
@@ -56,7 +55,7 @@ def test_a_store_that_was_refused_is_bound_to_no_cluster(tmp_path: Path, postgre
     assert "holds no cluster" in mainstem("cluster", "status", *where[:2])[1], "and makes no tables"
 
 
-@pytest.mark.skipif(not Path(FAKETIME).exists(), reason="apt install libfaketime")
+@pytest.mark.skipif(not INSTALLED, reason="apt install libfaketime")
 @pytest.mark.slow
 @pytest.mark.parametrize(("offset", "taken"), [("+4s", True), ("-8s", False), ("+8s", False)])
 def test_a_clock_more_than_five_seconds_from_postgresqls_is_refused(
@@ -65,7 +64,7 @@ def test_a_clock_more_than_five_seconds_from_postgresqls_is_refused(
     store = tmp_path / "store"
     store.mkdir()
     places = "--cluster", new_database(postgres), "--store", f"file://{store}", "--single-postgres"
-    clock = {"LD_PRELOAD": FAKETIME, "FAKETIME": offset, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    clock = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": offset, **MONOTONIC_LEFT_ALONE}
     code, said = mainstem("cluster", "doctor", *places, **clock)
     assert (code == 0) is taken, said
     if not taken:

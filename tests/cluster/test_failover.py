@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.clocks import INSTALLED, JUMPS, READ_AGAIN_S, Clocks
 from tests.cluster.kit import Cluster
 from tests.cluster.load import start_all
 from tests.cluster.reading import judge
 from tests.contract.postgres_server import PostgresServer
-
-FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
 pytestmark = pytest.mark.timeout(300)  # of a busy machine
 
@@ -108,22 +107,19 @@ def test_postgresql_that_is_away_for_longer_than_a_lease_leaves_brokers_that_wai
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not Path(FAKETIME).exists(), reason="apt install libfaketime")
+@pytest.mark.skipif(not INSTALLED, reason="apt install libfaketime")
 def test_clocks_that_jump_by_an_hour_cost_nothing(tmp_path: Path, postgres: PostgresServer) -> None:
-    clocks = {name: tmp_path / f"clock-{name}" for name in ("a", "b")}
-    environments = {}
-    for name, clock in clocks.items():
-        clock.write_text("+0s")
-        environments[name] = {"LD_PRELOAD": FAKETIME, "FAKETIME_TIMESTAMP_FILE": str(clock)}
-        environments[name] |= {"FAKETIME_CACHE_DURATION": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
-    with Cluster(tmp_path, postgres, "a", "b", environments=environments) as cluster:
+    names = "a", "b"
+    clocks = Clocks(tmp_path, *names)
+    environments = {name: clocks.environment(name) for name in names}
+    with Cluster(tmp_path, postgres, *names, environments=environments) as cluster:
         publishers = start_all(cluster)
-        for jump in ("+3600s", "-3600s"):
+        for jump in JUMPS:
             for one in publishers:
                 one.wait_acked(5)
-            for clock in clocks.values():
-                clock.write_text(jump)
-            time.sleep(1.5)  # then libfaketime has read it again
+            for name in names:
+                clocks.set(name, jump)
+            time.sleep(READ_AGAIN_S)
             for one in publishers:
                 one.wait_acked(5)
         for one in publishers:

@@ -1,4 +1,5 @@
-"""Fault after fault under the load of every protocol in two cells, as at random: kills, pauses, restarts, hand-overs."""
+"""Fault after fault under the load of every protocol in two cells, as at random: kills, pauses, restarts, hand-overs, and
+clocks that jump where libfaketime is installed. Partitions have a network of their own (`partitions.py`)."""
 
 from __future__ import annotations
 
@@ -9,12 +10,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from mainstem.testing.ledger import OffsetMemory
+from tests.cluster.clocks import INSTALLED, JUMPS, Clocks
+from tests.cluster.dealing import deal
 from tests.cluster.kit import Cluster
 from tests.cluster.load import start_all
 from tests.cluster.reading import judge, read_topic, topic_of
@@ -22,6 +27,7 @@ from tests.contract.postgres_server import PostgresServer
 
 CYCLES = int(os.environ.get("MAINSTEM_CLUSTER_CYCLES", "20"))
 NAMESPACE = "tenant"
+NAMES = ("a", "b")
 
 
 def kill_owner(cluster: Cluster, owner: str, rng: random.Random) -> None:
@@ -75,6 +81,13 @@ def move_cell(cluster: Cluster, owner: str, rng: random.Random) -> None:
     subprocess.run(command, check=False, capture_output=True, timeout=60)  # it may be there already
 
 
+def jump_clock(clocks: Clocks, cluster: Cluster, owner: str, rng: random.Random) -> None:
+    name = rng.choice(NAMES)
+    clocks.set(name, rng.choice(JUMPS))
+    time.sleep(rng.uniform(2, 6))
+    clocks.set(name, "+0s")
+
+
 FAULTS: list[Callable[[Cluster, str, random.Random], None]] = [
     kill_owner, pause_owner, kill_cell, pause_cell, kill_other, restart_postgres, stop_owner, move_cell,
 ]  # fmt: skip
@@ -84,18 +97,24 @@ FAULTS: list[Callable[[Cluster, str, random.Random], None]] = [
 @pytest.mark.timeout(180 + 60 * CYCLES)
 def test_what_was_acknowledged_outlives_any_mix_of_faults(tmp_path: Path, postgres: PostgresServer) -> None:
     seed = int(os.environ.get("MAINSTEM_CLUSTER_SEED", "1"))
-    rng, memory = random.Random(seed), OffsetMemory()
+    rng, memory, seen = random.Random(seed), OffsetMemory(), Counter[str]()
     print(f"seed {seed}")
-    with Cluster(tmp_path, postgres, "a", "b") as cluster:
+    kinds, environments = {one.__name__: one for one in FAULTS}, {}
+    if INSTALLED:
+        clocks = Clocks(tmp_path, *NAMES)
+        kinds["jump_clock"] = partial(jump_clock, clocks)
+        environments = {name: clocks.environment(name) for name in NAMES}
+    dealt = deal(list(kinds), rng)
+    with Cluster(tmp_path, postgres, *NAMES, environments=environments) as cluster:
         cluster.run("namespace", "add", NAMESPACE, "--cell", "new")
         publishers = [*start_all(cluster), *start_all(cluster, NAMESPACE)]
         for cycle in range(CYCLES):
             for one in publishers:
                 one.wait_acked(10)
-            fault = FAULTS[cycle] if cycle < len(FAULTS) else rng.choice(FAULTS)
-            owner = cluster.wait_owner()
-            print(f"{cycle}: {fault.__name__}, {owner} owns the first cell, {cluster.owner_of(NAMESPACE)} the other")
-            fault(cluster, owner, rng)
+            kind, owner = next(dealt), cluster.wait_owner()
+            seen[kind] += 1
+            print(f"{cycle}: {kind}, {owner} owns the first cell, {cluster.owner_of(NAMESPACE)} the other", flush=True)
+            kinds[kind](cluster, owner, rng)
             for one in publishers:
                 one.wait_acked(10)
             ports = cluster[cluster.wait_owner()].ports
@@ -105,3 +124,4 @@ def test_what_was_acknowledged_outlives_any_mix_of_faults(tmp_path: Path, postgr
             one.stop()
         assert memory.changed == [], "an offset came to hold another record"
         assert judge(publishers, cluster[cluster.wait_owner()].ports) == {}
+    print(f"{sum(one.acked for one in publishers)} messages were acknowledged; faults: {dict(seen)}")

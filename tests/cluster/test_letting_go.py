@@ -9,15 +9,20 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
+import platform
+import sys
 import threading
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import nats
 import pika
+import psutil
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from nats.js.api import StorageType
@@ -40,6 +45,8 @@ from tests.protocol.mqtt.raw import Raw
 
 TURNS_S, GONE_S = 0.2, 10.0
 POOLS = "uvloop", "asyncio"  # the loop's own threads, of which there are soon as many as may be
+BLOCKS, BLOCK_BYTES, STAYS_EACH = 1000, 50_000, 50
+ROWS, READERS = 500, 10
 WARM, MORE = 3, 3  # hand-overs: what is made once for a process is there by then
 
 
@@ -128,6 +135,11 @@ def leave(client: object) -> None:
     """It was connected until now, and nobody is there to say goodbye to."""
 
 
+def own_bytes(process: int) -> int:
+    """What is this process's alone: files that several map do not count."""
+    return int(psutil.Process(process).memory_full_info().uss)
+
+
 def ours() -> Counter[str]:
     """How many objects of each of our classes there are, and threads by their names."""
     gc.unfreeze()
@@ -178,3 +190,35 @@ def test_a_broker_that_handed_its_cell_over_leaves_no_object_and_no_thread_behin
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         more = runner.run(hand_round())
     assert more == Counter(), "they grew with the hand-overs"
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other allocators have ways of their own")
+def test_memory_that_was_let_go_of_is_the_systems_again() -> None:
+    """Between what stays, as it is after a hand-over: by itself malloc gives back only what is behind all that is used."""
+    blocks = [bytes(BLOCK_BYTES) for _ in range(BLOCKS)]
+    stays = blocks[::STAYS_EACH]
+    app = SimpleNamespace(broker=SimpleNamespace(blocks=blocks))
+    del blocks
+    before = own_bytes(os.getpid())
+    let_go_of(app)  # type: ignore[arg-type]
+    assert before - own_bytes(os.getpid()) > BLOCKS * BLOCK_BYTES // 2
+    assert len(stays) == BLOCKS // STAYS_EACH
+
+
+def test_threads_that_read_from_postgresql_leave_nothing_behind_when_they_end(postgres: PostgresServer) -> None:
+    def read() -> None:
+        session = PostgresSession(postgres.dsn, "public")
+        rows = session.use(lambda c: c.fetch(f"SELECT n, n + 1 AS m FROM generate_series(1, {ROWS}) n"))
+        assert len(rows) == ROWS
+        session.close()
+
+    def read_in_threads() -> int:
+        for _ in range(READERS):
+            thread = threading.Thread(target=read)
+            thread.start()
+            thread.join()
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    before = read_in_threads()
+    assert read_in_threads() - before < ROWS

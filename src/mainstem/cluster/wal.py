@@ -136,7 +136,8 @@ class CellWal:
     # -- the thread
 
     def _run(self) -> None:
-        """Without this thread nothing is acknowledged: whatever ends it ends the owner."""
+        """Without this thread nothing is acknowledged: whatever ends it ends the owner. Who waits is told last: it would end
+        the process, as for a broken disk, while the owner starts over."""
         answer_at_once()
         try:
             self._commit_all()
@@ -144,10 +145,12 @@ class CellWal:
             fault = error if isinstance(error, StorageFault) else StorageFault(f"commits ended: {error!r}")
             if fault is not error:
                 logger.exception("the thread that commits has failed")
-            with self._state:
-                self._fault = fault
-                self._state.notify_all()
-            self._lost(fault.message)
+            try:
+                self._lost(fault.message)
+            finally:
+                with self._state:
+                    self._fault = fault
+                    self._state.notify_all()
 
     def _commit_all(self) -> None:
         while True:

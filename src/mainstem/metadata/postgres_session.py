@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainstem.model.errors import ConfigError, Overloaded, StorageFault
@@ -57,6 +58,7 @@ class PostgresSession:
                     command_timeout=self._statement_s,
                     target_session_attrs="read-write",  # of several hosts, the primary
                     server_settings=server_settings(self._schema),
+                    record_class=row_class(),
                 )
             return await run(self._connection)
 
@@ -117,6 +119,15 @@ class PostgresSession:
             except Exception:  # the server is away: it forgets us by itself
                 connection.terminate()
         self._loop.close()
+
+
+@cache
+def row_class() -> type[Any]:
+    """A class of our own. asyncpg keeps up to 2,000 freed records of its own class and of each length for the thread that
+    freed them, and forgets them when the thread ends: each hand-over ends two that read."""
+    import asyncpg
+
+    return type("Row", (asyncpg.Record,), {"__slots__": ()})
 
 
 def server_settings(schema: str) -> dict[str, str]:

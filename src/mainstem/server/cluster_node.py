@@ -41,7 +41,7 @@ from mainstem.server.cell_process import NOT_TAKEN
 from mainstem.server.cell_serving import Serving
 from mainstem.server.cell_taking import Reason, Taking
 from mainstem.server.cli.run import in_url
-from mainstem.server.lifecycle import handle_signals, loop_factory, set_up_logging, tune_process
+from mainstem.server.lifecycle import give_back_freed_memory, handle_signals, loop_factory, set_up_logging, tune_process
 from mainstem.server.listeners import Taken, check_bind, keep_over_exec, kept_over_exec, ports_of, take_ports
 from mainstem.server.notify import notify
 from mainstem.server.protocols import HTTP, PROTOCOLS, doors, load, protocol_of_listener
@@ -412,6 +412,7 @@ def let_go_of(app: App) -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+    give_back_freed_memory()
 
 
 async def until_reached(call: Callable[[], T], waiting: Callable[[], None] = lambda: None) -> T:

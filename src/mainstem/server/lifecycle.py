@@ -60,8 +60,9 @@ def _keep_freed_memory() -> None:
     mallopt(_M_TOP_PAD, TRIM_BYTES // 16)  # and ask for it in pieces worth the call
 
 
-def _give_back_freed_memory() -> None:
-    """Once, after the start: what recovery read and threw away, up to TRIM_BYTES, is more than serving may ever need."""
+def give_back_freed_memory() -> None:
+    """After the start: what recovery read and threw away, up to TRIM_BYTES, is more than serving may ever need. And after a
+    cell was handed over: what is free between things that stay is never given back by itself. A few milliseconds."""
     with contextlib.suppress(OSError, AttributeError):  # not glibc
         ctypes.CDLL(None).malloc_trim(0)
 
@@ -75,7 +76,7 @@ async def _serve(
     gc.freeze()  # what was imported and recovered stays: do not look at it again
     gc.set_threshold(*GC_THRESHOLDS)
     gc.enable()
-    _give_back_freed_memory()
+    give_back_freed_memory()
     stopping = handle_signals(lambda: app, reload)
     announce(app, time.monotonic() - began)
     notify(f"READY=1\nSTATUS=serving {', '.join(f'{name} {port}' for name, port in app.ports.items())}")
