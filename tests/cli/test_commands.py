@@ -373,18 +373,21 @@ def test_logs_are_listed_dumped_verified_backed_up_and_restored(start_broker: An
 
 def test_logs_are_listed_and_verified_while_they_are_written_to(start_broker: Any) -> None:
     one = start_broker()
-    ended = threading.Event()
+    began, ended = threading.Event(), threading.Event()
 
     def write() -> None:
         with httpx.Client() as client:
             while not ended.is_set():
                 client.post(f"{one.http_url}/v1/messages", json={"topic": "busy", "value": "x" * 300})
+                began.set()
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
+        assert began.wait(60)
         for _ in range(3):
-            assert rows("log", "ls", "--data", str(one.data))[0]["engine"] == "segment"
+            engines = [row["engine"] for row in rows("log", "ls", "--data", str(one.data))]
+            assert "segment" in engines  # the history may have a log, too
             assert " frame" in said("log", "verify", "--data", str(one.data))
     finally:
         ended.set()
