@@ -401,7 +401,7 @@ def test_a_log_that_nothing_was_written_to_has_no_engine_yet(tmp_path: Path) -> 
         described = said("topic", "describe", "quiet", MAINSTEM_URL=broker.http_url)
         assert len(re.findall(r"layout +dedicated", described)) == 2
         engines = [row["engine"] for row in rows("log", "ls", "--data", str(tmp_path))]
-    assert engines[0] == "segment" and set(engines[1:]) == {None}  # the history may have a log already, too
+    assert engines[0] == "segment" and engines.count(None) >= 2  # the history may have a log, too, with or without one
 
 
 def test_damage_of_acked_data_is_found_and_given_up_only_on_request(start_broker: Any) -> None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request
@@ -53,10 +53,10 @@ class WebSocketRules:
         """Why this request is refused; None if it is not."""
         if path != self.path and path not in self.others:
             return f"there is nothing at {path[:100]}; try {' or '.join((self.path, *self.others))}"
-        if not self._is_our_host(urlsplit(f"//{host or ''}").hostname):
+        if not self._is_our_host(_split(f"//{host or ''}").hostname):
             return f"the Host {host!r} is not one this broker answers to (http.hosts)"
         if origin is not None and origin not in self.origins:
-            parts = urlsplit(origin)
+            parts = _split(origin)
             if parts.scheme not in ("http", "https") or not self._is_our_host(parts.hostname):
                 return f"web pages of {origin} may not connect (mqtt.ws_origins)"
         return None
@@ -70,6 +70,14 @@ class WebSocketRules:
             return ipaddress.ip_address(name).is_loopback
         except ValueError:
             return False
+
+
+def _split(url: str) -> SplitResult:
+    """What a client says; all empty where it is no URL."""
+    try:
+        return urlsplit(url)
+    except ValueError:  # half an IPv6 address
+        return urlsplit("")
 
 
 class WebSocketProtocol(asyncio.Protocol):
@@ -194,8 +202,12 @@ class WebSocketProtocol(asyncio.Protocol):
         if self._protocol.eof_sent:  # what came with the request, before our answer to it, was no frame
             return
         headers = request.headers
-        path = urlsplit(request.path).path
-        refusal = self._rules.refusal(path, headers.get("Host"), headers.get("Origin"))
+        path = _split(request.path).path
+        hosts, origins = headers.get_all("Host"), headers.get_all("Origin")
+        if len(hosts) > 1 or len(origins) > 1:
+            refusal: str | None = "the request says its Host or Origin twice"
+        else:
+            refusal = self._rules.refusal(path, next(iter(hosts), None), next(iter(origins), None))
         if refusal is not None:
             logger.info("WebSocket refused: %s", refusal)
             response = self._protocol.reject(403, refusal + "\n")

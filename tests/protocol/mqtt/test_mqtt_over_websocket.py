@@ -88,6 +88,28 @@ def test_a_name_that_was_pointed_at_us_is_refused(broker: Broker) -> None:
         assert client.closed().startswith(b"HTTP/1.1 403")
 
 
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/mqtt", "Host: [::1"),
+        ("/mqtt", "Host: localhost\r\nOrigin: http://[::1"),
+        ("//[::1", "Host: localhost"),
+        ("/mqtt", "Host: localhost\r\nHost: localhost"),
+        ("/mqtt", "Host: localhost\r\nOrigin: http://localhost\r\nOrigin: http://localhost"),
+    ],
+)
+def test_a_request_that_is_none_is_refused_and_no_error_of_ours(
+    broker: Broker, path: str, headers: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Raw(broker.ws_port) as client:
+        client.send(
+            f"GET {path} HTTP/1.1\r\n{headers}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+        )
+        assert client.closed().split(b" ")[1] in (b"400", b"403")
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
+
+
 def test_our_own_and_configured_origins_are_welcome() -> None:
     with Broker("mqtt.ws_origins=https://app.example") as broker:
         for origin in ("http://localhost:7070", "https://app.example"):
