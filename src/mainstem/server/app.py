@@ -313,7 +313,7 @@ class App:
         self.broker.ticker.unsynced_bytes_max = limits.unsynced_bytes_max
         self.broker.logs.limit_unsynced(limits.unsynced_bytes_per_log_max)
         self.broker.maintenance.space_low_bytes = self.config.data.space_low_bytes
-        self.broker.maintenance.every_s = max(self.config.data.retention_check_ms, 1) / 1000
+        self.broker.maintenance.every_s = max(self.config.data.retention_check_ms, 1_000) / 1000
         for name, server in self.servers.items():
             if name != "http":
                 server.connections_max = limits.connections_max

@@ -105,7 +105,7 @@ class Data:
     retention_check_ms: int = setting(
         30 * SECOND,
         DURATION,
-        "How often logs are looked at for what retention, compaction and erasing have to do and what goes to the store.",
+        "How often the broker looks for what retention, compaction and moves to the store have to do; a second at least.",
         live=True,
     )
     lost_kept_ms: int = setting(

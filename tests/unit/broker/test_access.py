@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainstem.broker.identity import passwords
 from mainstem.broker.identity.login import Identity, Shown
 from mainstem.broker.identity.passwords import SCRAM_HASHES, make_credentials, scram_verifier, verify_password
 from mainstem.broker.rights.access import Access, Action, Principal
@@ -19,17 +17,7 @@ from mainstem.metadata.sqlite import SqliteStore
 from mainstem.model.errors import InvalidArgument, InvalidName
 from mainstem.model.topic_filter import covers, filter_levels, matches
 
-
-@pytest.fixture(autouse=True)
-def quick_hashing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "SCRAM_ITERATIONS", 16)
-
-
-@pytest.fixture
-def store() -> Iterator[SqliteStore]:
-    store = SqliteStore(None)
-    yield store
-    store.close()
+pytestmark = pytest.mark.usefixtures("quick_hashing")
 
 
 @pytest.fixture

@@ -6,11 +6,9 @@ import asyncio
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
 
 import pytest
 
-from mainstem.broker.identity import passwords
 from mainstem.broker.identity.certificates import CertificateRules
 from mainstem.broker.identity.foreign_users import read_users
 from mainstem.broker.identity.login import Identity, IdentityOptions, Shown
@@ -20,17 +18,7 @@ from mainstem.metadata.sqlite import SqliteStore
 from mainstem.model.clock import ManualClock
 from mainstem.model.errors import ConfigError, InvalidArgument, NotAuthorized, Overloaded
 
-
-@pytest.fixture(autouse=True)
-def quick_hashing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "SCRAM_ITERATIONS", 16)
-
-
-@pytest.fixture
-def store() -> Iterator[SqliteStore]:
-    store = SqliteStore(None)
-    yield store
-    store.close()
+pytestmark = pytest.mark.usefixtures("quick_hashing")
 
 
 @pytest.fixture

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from mainstem.broker.identity import passwords
 from mainstem.broker.rights import access as rights
 from mainstem.broker.rights.access import Access, Action, Principal, Rule
 from mainstem.metadata.sqlite import SqliteStore
@@ -17,16 +14,7 @@ WRITE = Rule.make(allow=True, actions=["publish"], pattern="s/#")
 NAMESPACES = ("/", "shop", "lab")
 
 
-@pytest.fixture(autouse=True)
-def quick_hashing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(passwords, "SCRAM_ITERATIONS", 16)
-
-
-@pytest.fixture
-def store() -> Iterator[SqliteStore]:
-    store = SqliteStore(None)
-    yield store
-    store.close()
+pytestmark = pytest.mark.usefixtures("quick_hashing")
 
 
 @pytest.fixture

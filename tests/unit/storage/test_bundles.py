@@ -209,17 +209,23 @@ def test_a_bundle_that_is_mostly_unused_is_written_anew_so_that_it_can_go(
     assert read_everything(house.log(1), 1) == [(0, b"kept"), (1, b"more")]
 
 
-def test_what_is_erased_leaves_bundles_that_others_need_and_the_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(merging, "PUT_S", 0.0)
-    house = House(tmp_path, bundle_ms=60_000)
+def hide_a_secret(house: House) -> dict[int, ObjectEngine]:
+    """In a bundle that holds records of two logs."""
     engines = {1: house.log(1), 2: house.log(2)}
     writers = {log_id: Writer(engine, log_id) for log_id, engine in engines.items()}
     writers[1].append([b"SECRET", b"kept of 1"])
     writers[2].append([b"kept of 2"] * 100)
     engines[1].sync()
     engines[1].roll()
+    return engines
+
+
+def test_what_is_erased_leaves_bundles_that_others_need_and_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "PUT_S", 0.0)
+    house = House(tmp_path, bundle_ms=60_000)
+    engines = hide_a_secret(house)
     before = house.named()
     assert len(before) == 1
     kept, _ = make_test_frame(1, 1, [b"kept of 1"], stamp=5_000)
@@ -245,12 +251,7 @@ def test_what_is_erased_while_bundles_are_merged_is_in_no_merged_one(
 ) -> None:
     monkeypatch.setattr(merging, "PUT_S", 0.0)
     house = House(tmp_path, bundle_ms=60_000)
-    engines = {1: house.log(1), 2: house.log(2)}
-    writers = {log_id: Writer(engine, log_id) for log_id, engine in engines.items()}
-    writers[1].append([b"SECRET", b"kept of 1"])
-    writers[2].append([b"kept of 2"] * 100)
-    engines[1].sync()
-    engines[1].roll()
+    engines = hide_a_secret(house)
     kept, _ = make_test_frame(1, 1, [b"kept of 1"], stamp=5_000)
     objects, merger = house.objects, house.objects.merger
     pause, under_way = merger._pause, contextlib.ExitStack()
