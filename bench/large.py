@@ -3,10 +3,11 @@
 A small MQTT message every 5 ms at QoS 1, from a client that subscribes to them itself; `ack` ends on the disk, `delivery` at
 the subscriber. Beside it, by one protocol after the other, a publisher of 50 MB messages and a consumer of them: the next is
 sent when the last one is acknowledged and has arrived. Latency counts from when a message was due. Each protocol meets a
-fresh broker, whose largest message is raised, on a settled machine. In earnest the clients run on other machines: so here
+fresh broker, whose largest message is raised, on a machine whose memory is in use. In earnest the clients run on other machines: so here
 publisher and consumer of large ones run at idle priority, by system calls that are short, and the small ones' client,
 where it may, has a core as soon as something comes. `late` is the p99 of how late that client was itself when it sent
-one: it comes before all others, so no core was to be had then, by the broker neither (a virtual machine's host had them).
+one: it comes before all others, so no core was to be had then, by the broker neither. `still` is the share of the time in which
+no core of the machine ran; those waits are not counted (`standstill.py`).
 
     python -m bench large                                  # 50 MB, 15 seconds each
     python -m bench.large --megabytes 14 --seconds 5 --only amqp
@@ -28,13 +29,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pika
 
-from bench.machine import come_first, data_directory, settle_machine, step_back
+from bench.machine import come_first, data_directory, fill_page_cache, step_back
 from bench.noise import longest_turn, metrics, percentile, stalls
 from bench.noise_load import HOST, Kafka, mqtt, publish, subscribe
+from bench.standstill import Standstill, Wait, watched
 from mainstem.codec.batch import BatchBuilder
 from mainstem.testing import BrokerProcess
 
@@ -163,11 +166,18 @@ def large_ones(protocol: str, port: int, size: int) -> Iterator[Callable[[], int
 # -- the small ones
 
 
-def small_ones(port: int, seconds: float) -> tuple[list[float], list[float], list[float]]:
-    """Milliseconds until each was acknowledged, until each was delivered, and by which it was sent late."""
-    late: list[float] = []
-    acks: list[float] = []
-    deliveries: list[float] = []
+@dataclass(slots=True)
+class Small:
+    """Until each was acknowledged, until each was delivered, and by how much it was sent late."""
+
+    acks: list[Wait] = field(default_factory=list)
+    deliveries: list[Wait] = field(default_factory=list)
+    late: list[Wait] = field(default_factory=list)
+
+
+def small_ones(port: int, seconds: float) -> Small:
+    small = Small()
+    acks, deliveries = small.acks, small.deliveries
     with mqtt(port, "small") as client, come_first():
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         subscribe(client, "small/topic")
@@ -177,16 +187,18 @@ def small_ones(port: int, seconds: float) -> tuple[list[float], list[float], lis
             if select.select([client], [], [], left)[0]:
                 answers += client.recv(65_536)
             elif sent < last:
-                late.append((time.monotonic() - began - sent * PERIOD_S) * 1000)
+                due = began + sent * PERIOD_S
+                small.late.append(Wait(due, (time.monotonic() - due) * 1000))
                 client.sendall(publish("small/topic", struct.pack(">I", sent), qos=1, number=sent % 65_535 + 1))
                 sent += 1
             else:
                 raise TimeoutError(f"not all answers came within {ANSWER_S_MAX} s")
             while len(answers) >= 2 and len(answers) >= 2 + answers[1]:
                 kept = acks if answers[0] >> 4 == 4 else deliveries
-                kept.append((time.monotonic() - began - len(kept) * PERIOD_S) * 1000)
+                due = began + len(kept) * PERIOD_S
+                kept.append(Wait(due, (time.monotonic() - due) * 1000))
                 answers = answers[2 + answers[1] :]
-    return acks, deliveries, late
+    return small
 
 
 def memory_mib(pid: int) -> float:
@@ -195,32 +207,37 @@ def memory_mib(pid: int) -> float:
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
-def line(name: str, acks: list[float], deliveries: list[float], late: list[float], more: str) -> None:
+def line(name: str, small: Small, standstill: Standstill, more: str) -> None:
+    acks, deliveries, late = (standstill.counted(waits) for waits in (small.acks, small.deliveries, small.late))
     p99 = percentile(acks, 0.99), percentile(deliveries, 0.99)
     told = f"{name:<14}{percentile(acks, 0.5):>9.2f}{p99[0]:>9.2f}{max(acks):>9.1f}"
     told += f"{percentile(deliveries, 0.5):>13.2f}{p99[1]:>9.2f}{max(deliveries):>9.1f}{percentile(late, 0.99):>7.1f}"
+    told += f"{standstill.share:>7.1%}"
     print(f"{told}  {'reached' if max(p99) < P99_MS_MAX else 'MISSED '} {more}", flush=True)
 
 
 def measure(protocol: str, size: int, seconds: float) -> None:
     limit = f"topics.message_bytes_max={size + (1 << 20)}"
-    settle_machine()
     with (
         data_directory("large") as folder,
         BrokerProcess(folder / "data", limit) as broker,
     ):
+        fill_page_cache()
         small_ones(broker.mqtt_port, 0.5)
         if not protocol:
-            line("nobody else", *small_ones(broker.mqtt_port, seconds), f"{memory_mib(broker.pid):7.0f} MiB")
+            with watched() as standstill:
+                small = small_ones(broker.mqtt_port, seconds)
+            line("nobody else", small, standstill, f"{memory_mib(broker.pid):7.0f} MiB")
             return
         with large_ones(protocol, broker.ports[protocol], size) as arrived:
             before, began = stalls(metrics(broker.http_port)), time.monotonic()
             first = arrived()
-            waits = small_ones(broker.mqtt_port, seconds)
+            with watched() as standstill:
+                small = small_ones(broker.mqtt_port, seconds)
             rate = (arrived() - first) / (time.monotonic() - began)
             turn, where = longest_turn(before, stalls(metrics(broker.http_port)))
         more = f"{memory_mib(broker.pid):7.0f} MiB {rate:9.1f}/s {turn:9.0f} {where}"
-        line(protocol, *waits, more)
+        line(protocol, small, standstill, more)
 
 
 def main() -> int:
@@ -237,7 +254,7 @@ def main() -> int:
         LOADS[protocol](int(port), int(size), lambda: print("arrived", flush=True))
     print(f"messages of {asked.megabytes} MB; ms")
     print(
-        f"{'beside':<14}{'ack p50':>9}{'p99':>9}{'max':>9}{'delivery p50':>13}{'p99':>9}{'max':>9}{'late':>7}"
+        f"{'beside':<14}{'ack p50':>9}{'p99':>9}{'max':>9}{'delivery p50':>13}{'p99':>9}{'max':>9}{'late':>7}{'still':>7}"
         f"{'':>10}{'memory':>11}{'large':>12}{'turn':>10}"
     )
     for protocol in ["", *(name for name in LOADS if asked.only in ("", name))]:

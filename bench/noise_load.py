@@ -32,6 +32,7 @@ from mainstem.protocols.kafka.messages import CreateTopicsRequest, FetchRequest,
 from mainstem.protocols.kafka.schema import BY_NAME
 from mainstem.protocols.mqtt.wire.packets import encode_packet
 from mainstem.protocols.mqtt.wire.properties import encode_text
+from mainstem.storage.reclaiming import remove_tree
 
 HOST = "127.0.0.1"
 ZSTD = 4
@@ -282,7 +283,7 @@ def backup(scene: Scene) -> None:
     try:
         for number in itertools.count():
             call(scene, "POST", "/v1/backup", {"directory": str(folder / str(number))})
-            shutil.rmtree(folder / str(number), ignore_errors=True)
+            remove_tree(folder / str(number))  # gently: the noise is the backup, not that it is deleted
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -16,6 +16,7 @@ import pika
 import bench.amqp
 import bench.kafka
 from bench.noise_load import Kafka
+from bench.standstill import Wait
 from mainstem.codec.batch import BatchBuilder
 
 PERIOD_S = 0.01
@@ -23,13 +24,13 @@ TOPIC = "quiet"
 Publish = Callable[[], None]
 
 
-def waits_ms(publish: Publish, seconds: float) -> list[float]:
-    found, began = list[float](), time.monotonic()
+def waits_of(publish: Publish, seconds: float) -> list[Wait]:
+    found, began = list[Wait](), time.monotonic()
     for number in range(int(seconds / PERIOD_S)):
         due = began + number * PERIOD_S
         time.sleep(max(0.0, due - time.monotonic()))
         publish()
-        found.append((time.monotonic() - due) * 1000)
+        found.append(Wait(due, (time.monotonic() - due) * 1000))
     return found
 
 

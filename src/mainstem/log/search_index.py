@@ -40,6 +40,7 @@ from mainstem.codec.batch import BATCH_HEAD_SIZE, crc32c
 from mainstem.codec.compression import inflate
 from mainstem.log._search_index import BlockTokens, holds_all, token_hashes
 from mainstem.model.errors import MainstemError
+from mainstem.storage.steady import write_steadily
 
 __all__ = ["SearchIndex", "build_index", "holds_all", "index_path", "is_whole", "token_hashes"]
 
@@ -109,10 +110,11 @@ def build_index(part: Path, size: int) -> int:
 
 
 def _write(path: Path, data: bytes) -> int:
-    """It need not survive a power cut, which is why it is not synced: what is cut off has no right checksum."""
+    """It need not survive a power cut, which is why nobody waits for it: what is cut off has no right checksum."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_bytes(data)
+    with part.open("wb") as file:
+        write_steadily(file.fileno(), [data])
     part.replace(path)
     return len(data)
 

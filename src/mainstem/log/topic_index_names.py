@@ -29,6 +29,7 @@ from mainstem.codec.batch import crc32c
 from mainstem.model.errors import CorruptFrame, NotFound
 from mainstem.model.topic_tries import TopicTrie
 from mainstem.storage.disk import sync_data
+from mainstem.storage.steady import write_steadily
 
 _HEAD = struct.Struct("<4sIQQqqQQQIIII")
 _NAME = struct.Struct("<IH")
@@ -144,9 +145,7 @@ def write_file(path: Path, parts: Iterable[bytes]) -> None:
     """The whole file or, after a crash, the one before it."""
     temporary = path.with_name(path.name + ".new")
     with temporary.open("wb") as file:
-        for part in parts:
-            file.write(part)
-        file.flush()
+        write_steadily(file.fileno(), parts)
         sync_data(file.fileno())
     temporary.replace(path)
     directory = os.open(path.parent, os.O_RDONLY)

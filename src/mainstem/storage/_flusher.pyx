@@ -9,7 +9,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
-from mainstem.storage.scheduling import answer_at_once
+from mainstem.storage.scheduling import come_first
 
 cdef extern from *:
     """
@@ -295,7 +295,7 @@ cdef class Flusher:
             free(self.shared)
 
     def _run(self):
-        answer_at_once()
+        come_first()
         with nogil:
             _work(self.shared)
 

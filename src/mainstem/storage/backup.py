@@ -22,14 +22,14 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from mainstem.model.errors import ConfigError, CorruptFrame, StorageFault
 from mainstem.storage.directory import LOCK_FILE, check_format, write_format
-from mainstem.storage.disk import REAL_DISK, read_all, write_all
+from mainstem.storage.disk import REAL_DISK, read_all
 from mainstem.storage.engine import CopiedEngine, Engine
 from mainstem.storage.engines import ENGINES, ROCKSDB
 from mainstem.storage.inspection import LOGS, engine_of, log_id_of
@@ -40,6 +40,7 @@ from mainstem.storage.segment.segment import INDEX_SUFFIX, parse_name
 from mainstem.storage.segment.survey import Damage, segment_paths, survey
 from mainstem.storage.segment.torn import TORN_SUFFIX
 from mainstem.storage.state_file import TEMPORARY, read_state, remove, write_state
+from mainstem.storage.steady import write_steadily
 from mainstem.storage.tier.iceberg.tables import CATALOG
 
 MANIFEST = "backup"
@@ -47,7 +48,7 @@ METADATA, TIER = "metadata.sqlite", "tier.sqlite"
 STATE, SNAPSHOT_1, STAMPS, STAGING = "state", "state.snapshot", "stamps", "staging"
 ATTEMPTS_MAX = 10  # of one log, when retention takes files away meanwhile
 REMOVAL_S_MAX = 5.0  # from the moment a log is closed until its directory is gone
-COPY_BYTES = 4 << 20
+COPY_BYTES = 256 << 10  # read at once; written as large files are (`steady.py`), so that the broker's syncs wait for little
 STAMP_MAX = (1 << 63) - 1
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 
@@ -115,8 +116,7 @@ def restore(source: Path, target: Path, progress: Progress | None = None) -> Bac
         if not path.is_file() or path.stat().st_size != size:
             raise StorageFault(f"{path}: the backup is damaged, {size} bytes were written", fix="use another backup")
         REAL_DISK.make_dir((target / name).parent)
-        shutil.copyfile(path, target / name)
-        (target / name).chmod(0o600)
+        _copy_file(path, target / name)
         told.add(size)
     sync_tree(target)
     logs = {name.split("/")[1] for name in manifest["files"] if name.startswith(f"{LOGS}/")}
@@ -287,7 +287,7 @@ def _link_sealed(path: Path, target: Path, stamp: int, end: int | None) -> _Take
         except FileNotFoundError:
             raise
         except OSError:  # another file system, or one without links
-            shutil.copyfile(file, target / file.name)
+            _copy_file(file, target / file.name)
     return _Taken(path.name, summary.size_bytes, summary.end_offset, summary.last_stamp)
 
 
@@ -313,7 +313,7 @@ def _copy_prefix(
             damage += waiting
     if not taken.size:
         return None
-    _copy_bytes(path, target / path.name, taken.size)
+    _copy_file(path, target / path.name, taken.size)
     return taken
 
 
@@ -323,17 +323,23 @@ def _was_durable(damage: Damage, end: int | None, *, last: bool) -> bool:
     return not last or (end is not None and damage.offset < end)
 
 
-def _copy_bytes(path: Path, target: Path, size: int) -> None:
-    fd = REAL_DISK.open(path, read_only=True)
+def _copy_file(source: str | Path, target: str | Path, size: int | None = None) -> str:
+    """Or its first `size` bytes. The copy is for its owner alone."""
+    fd = REAL_DISK.open(Path(source), read_only=True)
     try:
-        copy = REAL_DISK.open(target, create=True)
+        copy = REAL_DISK.open(Path(target), create=True)
         try:
-            for at in range(0, size, COPY_BYTES):
-                write_all(REAL_DISK, copy, [read_all(REAL_DISK, fd, at, min(COPY_BYTES, size - at))], at)
+            write_steadily(copy, _pieces(fd, REAL_DISK.size(fd) if size is None else size))
         finally:
             REAL_DISK.close(copy)
     finally:
         REAL_DISK.close(fd)
+    return str(target)
+
+
+def _pieces(fd: int, size: int) -> Iterator[bytes]:
+    for at in range(0, size, COPY_BYTES):
+        yield read_all(REAL_DISK, fd, at, min(COPY_BYTES, size - at))
 
 
 def _copy_rocksdb(source: Path, target: Path, engine: Engine | None) -> None:
@@ -344,7 +350,7 @@ def _copy_rocksdb(source: Path, target: Path, engine: Engine | None) -> None:
             f"{source} is a RocksDB log in use", fix="back it up through the broker: mainstem backup DIR --url URL"
         )
     else:
-        shutil.copytree(source / ROCKSDB, target / ROCKSDB)
+        shutil.copytree(source / ROCKSDB, target / ROCKSDB, copy_function=_copy_file)
 
 
 def _in_use(data: Path) -> bool:
@@ -374,8 +380,7 @@ def copy_database(source: Path, target: Path) -> None:
 
 def _copy_if_there(source: str | Path, target: str | Path) -> str:
     with contextlib.suppress(FileNotFoundError):
-        shutil.copyfile(source, target)
-        Path(target).chmod(0o600)
+        _copy_file(source, target)
     return str(target)
 
 
