@@ -38,9 +38,10 @@ from pathlib import Path
 
 from mainstem.codec.batch import BATCH_HEAD_SIZE, crc32c
 from mainstem.codec.compression import inflate
+from mainstem.codec.large_memory import Block
 from mainstem.log._search_index import BlockTokens, holds_all, token_hashes
 from mainstem.model.errors import MainstemError
-from mainstem.storage.steady import write_steadily
+from mainstem.storage.steady import read_steadily_into, write_steadily
 
 __all__ = ["SearchIndex", "build_index", "holds_all", "index_path", "is_whole", "token_hashes"]
 
@@ -123,22 +124,24 @@ def _zones(part: Path, size: int) -> Iterator[_Zone]:
     tokens = BlockTokens()
     fd = os.open(part, os.O_RDONLY)
     try:
-        buffer, at = bytearray(BLOCK_BYTES), 0
+        small, at = memoryview(bytearray(BLOCK_BYTES)), 0
+        room = small
         while at < size:
             tokens.clear()
-            got = os.preadv(fd, [memoryview(buffer)[: size - at]], at)
-            taken, packed, damaged = tokens.add_frames(buffer, got)
-            if damaged or (not taken and (got < len(buffer) or len(buffer) >= FRAME_BYTES_MAX)):
+            got = read_steadily_into(fd, room[: size - at], at)
+            taken, packed, damaged = tokens.add_frames(room, got)
+            if damaged or (not taken and (got < len(room) or len(room) >= FRAME_BYTES_MAX)):
                 tokens.give_up()
                 yield _Zone(at, size - at, b"", tokens)  # the rest: whoever reads it meets what is wrong
                 return
-            if not taken:  # a frame larger than a block
-                buffer = bytearray(min(len(buffer) * 4, FRAME_BYTES_MAX))
+            if not taken:  # a frame larger than a block; to fill new memory with zeros would keep the interpreter's lock
+                room = Block(min(len(room) * 4, FRAME_BYTES_MAX)).view()
                 continue
             for position, length in packed:
-                _add_packed(tokens, memoryview(buffer)[position : position + length])
+                _add_packed(tokens, room[position : position + length])
             yield _Zone(at, taken, _filter(tokens), tokens)
             at += taken
+            room = small
     finally:
         os.close(fd)
 
