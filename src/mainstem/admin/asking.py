@@ -82,7 +82,7 @@ class Asking:
         self, asked: Mapping[str, Any], namespace: str, asker: Principal
     ) -> AsyncGenerator[dict[str, Any], None]:
         state = {"principal": Principal("ask", namespace, admin=True), "asker": asker}
-        process = await ChildProcess.start(COMMAND)
+        process = await ChildProcess.start(COMMAND, leaves_a_core=self._running.broker.turns.in_company)
         # No timeout around the reading: who reads on may be another task than who began.
         limit_s = int(asked["time_ms"]) / 1000 + GRACE_S
         late = asyncio.get_running_loop().call_later(limit_s, process.kill)

@@ -13,7 +13,7 @@ from asyncio.streams import FlowControlMixin
 from collections.abc import Sequence
 from typing import Self
 
-from mainstem.storage.scheduling import yield_to_others
+from mainstem.storage.scheduling import leave_a_core, yield_to_others
 
 READ_BYTES_MAX = 1 << 16  # what is read ahead of whoever reads
 NICER_BY = 10  # than the broker: a tenth of a core that the loop wants, and all of those it leaves
@@ -33,10 +33,10 @@ class ChildProcess:
         self.stdin, self.stdout = stdin, stdout
 
     @classmethod
-    async def start(cls, command: Sequence[str], *, limit: int = READ_BYTES_MAX) -> Self:
-        """`limit` is the longest line that can be read from it."""
+    async def start(cls, command: Sequence[str], *, limit: int = READ_BYTES_MAX, leaves_a_core: bool = False) -> Self:
+        """`limit` is the longest line that can be read from it. With `leaves_a_core` it never computes on all of them."""
         loop = asyncio.get_running_loop()
-        starting = loop.run_in_executor(None, _started, command)
+        starting = loop.run_in_executor(None, _started, command, leaves_a_core)
         try:
             process = await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -61,11 +61,13 @@ class ChildProcess:
         await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
 
 
-def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
+def _started(command: Sequence[str], leaves_a_core: bool) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     yield_to_others(process.pid, NICER_BY)
+    if leaves_a_core:
+        leave_a_core(process.pid)
     return process
 
 

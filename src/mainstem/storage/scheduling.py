@@ -41,6 +41,15 @@ def come_first() -> None:
         answer_at_once()
 
 
+def leave_a_core(pid: int) -> None:
+    """For another process, which has just begun: of several cores it and its threads leave one to the others. However nice it
+    is, Linux looks only every few milliseconds whether somebody else should have a core that it computes on."""
+    with contextlib.suppress(AttributeError, OSError):
+        cores = sorted(os.sched_getaffinity(0))
+        if len(cores) > 1:
+            os.sched_setaffinity(pid, cores[1:])
+
+
 def yield_to_others(pid: int, nicer_by: int) -> None:
     """For another process or, on Linux, another thread: it gets what the others leave, and a little of what they want."""
     with contextlib.suppress(AttributeError, OSError):  # it has ended, or it may not

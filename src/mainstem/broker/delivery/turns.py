@@ -58,9 +58,14 @@ class Turns:
         self._letting_in = False
 
     @property
+    def in_company(self) -> bool:
+        """Whether clients are about that say little and wait for the answer."""
+        return time.monotonic_ns() < self.company_until_ns
+
+    @property
     def slice_ns(self) -> int:
         """How long a slice is at present."""
-        return SHORT_SLICE_NS if time.monotonic_ns() < self.company_until_ns else SLICE_NS
+        return SHORT_SLICE_NS if self.in_company else SLICE_NS
 
     def slice_end_ns(self) -> int:
         """Of one that begins now (monotonic)."""
@@ -94,7 +99,7 @@ class Turns:
         await future
 
     def let_in(self) -> None:
-        if not self._letting_in and time.monotonic_ns() < self.company_until_ns:
+        if not self._letting_in and self.in_company:
             self._letting_in = True
             try:
                 for serve in self.quick:
