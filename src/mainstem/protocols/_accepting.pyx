@@ -36,6 +36,7 @@ cdef class Accepting:
 
     def _accept(self):
         """Whoever is one too many waits once, for those who left before it came: then it is refused."""
+        self.server.turns.let_in()
         cdef int64_t at_ns = now_ns(), company_until_ns = self.server.turns.company_until_ns
         cdef int64_t until_ns = at_ns + (SLICE_NS // 2 if at_ns < company_until_ns else SLICE_NS)
         cdef bint waited = self.waited

@@ -445,7 +445,7 @@ cdef class PollSet:
         global _company_until_ns
         cdef epoll_event[CROWD_MAX] events
         cdef Reactor reactor = self.reactor
-        if self.priced:  # it is a long one
+        if self.priced or not self.tenant:  # it is a long one, or of thousands who come at once
             reactor.server.turns.let_in()
         cdef double share = reactor.server.turns.share_of(self.tenant) or 1, part = self._part(share)
         cdef int n, rounds = 1, events_max = min(self.events_max, max(EVENTS_MIN, <int>(EVENTS_MAX * part)))
@@ -587,6 +587,7 @@ cdef class Reactor:
 
     def _let_leave(self):
         """A thousand that go at once are not one turn."""
+        self.server.turns.let_in()
         cdef int64_t at_ns = now_ns(), until_ns = at_ns + _short(SLICE_NS, at_ns)
         cdef SocketTransport transport
         while self.leaving:
