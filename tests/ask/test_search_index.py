@@ -266,3 +266,19 @@ def test_a_needle_in_parts_that_lie_in_a_store_fetches_few_of_them(
     for index in (tmp_path / "data" / "search").rglob("*.search"):
         index.write_bytes(b"damaged")
     assert [one["offset"] for one in hits(tiered, "needle", "t/a")] == [1234]
+
+
+def test_behind_a_frame_larger_than_a_block_blocks_are_small_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search_index, "BLOCK_BYTES", 4_000)
+    declare(broker, "large/one", segment_bytes=1 << 20)
+    values = [b'{"n":%d,"msg":"small"}' % n for n in range(400)]
+    values[100] = b'{"msg":"' + b"x" * 300_000 + b' rare9one"}'
+    parts = fill(broker, "large/one", values)
+    index = SearchIndex.load(parts[0])
+    assert index is not None
+    large = [zone for zone in index.zones if zone.size > 300_000]
+    assert len(large) == 1 and large[0] is not index.zones[-1]
+    assert all(zone.size <= 4_000 for zone in index.zones if zone is not large[0])
+    assert [one["offset"] for one in hits(broker, "rare9one", "large/one")] == [100]

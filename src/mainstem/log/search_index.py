@@ -134,7 +134,9 @@ def _zones(part: Path, size: int) -> Iterator[_Zone]:
                 tokens.give_up()
                 yield _Zone(at, size - at, b"", tokens)  # the rest: whoever reads it meets what is wrong
                 return
-            if not taken:  # a frame larger than a block; to fill new memory with zeros would keep the interpreter's lock
+            if (
+                not taken
+            ):  # a frame larger than a block; to fill new memory with zeros would keep the interpreter's lock
                 room = Block(min(len(room) * 4, FRAME_BYTES_MAX)).view()
                 continue
             for position, length in packed:

@@ -38,6 +38,16 @@ async def test_it_yields_to_the_loop() -> None:
     await child.wait()
 
 
+async def test_it_leaves_a_core_to_the_broker_if_it_is_told_so() -> None:
+    tell = "import os\nprint(len(os.sched_getaffinity(0)), flush=True)"
+    cores = len(os.sched_getaffinity(0))
+    for leaves, left in ((False, cores), (True, max(1, cores - 1))):
+        child = await ChildProcess.start((sys.executable, "-c", f"input()\n{tell}"), leaves_a_core=leaves)
+        child.stdin.write(b"\n")  # it was told before anybody asks it
+        assert int(await child.stdout.readline()) == left
+        await child.wait()
+
+
 async def test_one_that_ends_by_itself_is_seen() -> None:
     child = await ChildProcess.start((sys.executable, "-c", "print('done')"))
     assert await child.stdout.read() == b"done\n"

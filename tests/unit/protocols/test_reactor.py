@@ -322,6 +322,19 @@ async def test_beyond_the_limit_of_connections_peers_are_closed_at_once(serving:
     assert serving.server.counters.connections == 1
 
 
+async def test_who_says_little_comes_before_those_who_connect_and_leave(serving: Serving) -> None:
+    turns, served = serving.server.turns, list[float]()
+    turns.quick.append(lambda: served.append(time.monotonic()))
+    turns.company_until_ns = time.monotonic_ns() + 60_000_000_000
+    client, echo = await serving.connect()
+    if reactor.HAS_EPOLL:  # else the loop takes them in
+        assert served
+        served.clear()
+    client.close()
+    await until(lambda: "lost" in echo.told)
+    assert bool(served) == reactor.HAS_EPOLL
+
+
 async def test_a_closed_listener_takes_no_one_new_and_keeps_who_is_there(serving: Serving) -> None:
     client, _ = await serving.connect()
     serving.listener.close()

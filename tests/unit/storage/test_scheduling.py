@@ -12,7 +12,14 @@ from collections.abc import Callable
 
 import pytest
 
-from mainstem.storage.scheduling import ATTRIBUTES, SLICE_NS, SYS_SCHED_SETATTR, answer_at_once, come_first, yield_to_others
+from mainstem.storage.scheduling import (
+    ATTRIBUTES,
+    SLICE_NS,
+    SYS_SCHED_SETATTR,
+    answer_at_once,
+    come_first,
+    yield_to_others,
+)
 
 SYS_SCHED_GETATTR = SYS_SCHED_SETATTR + 1
 LINUX = tuple(map(int, platform.release().split(".")[:2])) if sys.platform == "linux" else (0, 0)
@@ -54,7 +61,11 @@ def test_a_thread_that_answers_has_a_short_slice_and_those_it_starts_have_not() 
 def test_a_thread_that_comes_first_has_real_time_priority_or_at_least_a_short_slice() -> None:
     def work() -> list[object]:
         come_first()
-        return [os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK, attributes()[1], told(lambda: os.sched_getscheduler(0))]
+        return [
+            os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK,
+            attributes()[1],
+            told(lambda: os.sched_getscheduler(0)),
+        ]
 
     policy, slice_ns, of_started = told(work)  # type: ignore[misc]
     assert policy == os.SCHED_FIFO or slice_ns == SLICE_NS

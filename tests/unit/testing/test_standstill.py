@@ -1,0 +1,24 @@
+"""Which waits a bench counts: none of a moment in which the whole machine stood still."""
+
+from __future__ import annotations
+
+from bench.standstill import Standstill, Wait, together
+
+
+def test_the_machine_stood_still_where_every_core_did() -> None:
+    first = [(1.0, 2.0), (3.0, 5.0), (7.0, 8.0)]
+    second = [(1.5, 3.5), (4.0, 4.5), (9.0, 9.5)]
+    assert together([first]) == first
+    assert together([first, second]) == [(1.5, 2.0), (3.0, 3.5), (4.0, 4.5)]
+    assert together([first, second, [(4.2, 4.3)]]) == [(4.2, 4.3)]
+    assert together([first, []]) == []
+
+
+def test_waits_that_a_standstill_made_longer_are_not_counted() -> None:
+    standstill = Standstill([(10.0, 10.5), (20.0, 20.1)], watched_s=30.0)
+    before, across, within = Wait(9.0, 500.0), Wait(9.9, 200.0), Wait(10.2, 400.0)
+    between, after = Wait(15.0, 4_000.0), Wait(20.2, 1.0)
+    assert standstill.counted([after, within, before, between, across]) == [500.0, 4_000.0, 1.0]
+    assert standstill.share == 0.6 / 30
+    assert Standstill().counted([across]) == [200.0]
+    assert Standstill().share == 0.0
