@@ -3,11 +3,11 @@
 A small MQTT message every 5 ms at QoS 1, from a client that subscribes to them itself; `ack` ends on the disk, `delivery` at
 the subscriber. Beside it, by one protocol after the other, a publisher of 50 MB messages and a consumer of them: the next is
 sent when the last one is acknowledged and has arrived. Latency counts from when a message was due. Each protocol meets a
-fresh broker, whose largest message is raised, on a machine whose memory is in use. In earnest the clients run on other machines: so here
-publisher and consumer of large ones run at idle priority, by system calls that are short, and the small ones' client,
-where it may, has a core as soon as something comes. `late` is the p99 of how late that client was itself when it sent
-one: it comes before all others, so no core was to be had then, by the broker neither. `still` is the share of the time in which
-no core of the machine ran; those waits are not counted (`standstill.py`).
+fresh broker, whose largest message is raised, on a machine whose memory is in use. In earnest the clients run on other
+machines: so here publisher and consumer of large ones run at idle priority, by system calls that are short, and the small
+ones' client, where it may, has a core as soon as something comes. `late` is the p99 of how late that client was itself when
+it sent one: it comes before all others, so no core was to be had then, by the broker neither. `still` is the share of the
+time in which no core of the machine ran; those waits are not counted (`standstill.py`).
 
     python -m bench large                                  # 50 MB, 15 seconds each
     python -m bench.large --megabytes 14 --seconds 5 --only amqp

@@ -58,9 +58,10 @@ def settle_machine(size: int = BACKED_BYTES) -> None:
 
 
 def fill_page_cache() -> None:
-    """Before minutes of writing beside which somebody else is timed: memory is as on a machine that has been up for a day, full
-    of pages that were read once and are given to whoever needs one. (See `settle_machine`: a megabyte written into pages that
-    are new to a virtual machine took 1.8 ms instead of 0.2, whoever wrote it.) What is read has no blocks on the disk.
+    """Before minutes of writing beside which somebody else is timed: memory is as on a machine that has been up for a day,
+    full of pages that were read once and are given to whoever needs one. (See `settle_machine`: a megabyte written into
+    pages that are new to a virtual machine took 1.8 ms instead of 0.2, whoever wrote it.) What is read has no blocks on the
+    disk.
     """
     global _holes
     if not MEMINFO.exists():

@@ -1,8 +1,9 @@
 """What the disk alone takes beside a noise: `python -m bench.noise_disk DIRECTORY`.
 
 A hundred times a second a few bytes are appended to a file and synced, which nothing but the disk and the file system's
-journal can delay (it waits for no core, where it may ask for that); each counts from when it was due. It says when it begins. Once its input is closed it
-prints of each when it was due, in seconds of the monotonic clock, and how many milliseconds it took.
+journal can delay (it waits for no core, where it may ask for that); each counts from when it was due. It says when it
+begins. Once its input is closed it prints of each when it was due, in seconds of the monotonic clock, and how many
+milliseconds it took.
 """
 
 from __future__ import annotations

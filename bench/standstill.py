@@ -1,9 +1,9 @@
 """When the whole machine stood still: `python -m bench.standstill CORE`.
 
-A virtual machine is given so much of its host's processors in each tenth of a second; once it has used that up, all its cores
-stand still until the next, for up to 35 ms, beside whatever runs in it. So on each core a process of highest priority wakes up
-every two milliseconds and notes when it was late. What all of them noted at once was the host: no program keeps every core from
-such a process at the same moment. Waits of that moment say nothing about a server, and are not counted.
+A virtual machine is given so much of its host's processors in each tenth of a second; once it has used that up, all its
+cores stand still until the next, for up to 35 ms, beside whatever runs in it. So on each core a process of highest priority
+wakes up every two milliseconds and notes when it was late. What all of them noted at once was the host: no program keeps
+every core from such a process at the same moment. Waits of that moment say nothing about a server, and are not counted.
 
 Each process says when it begins. Once its input is closed it prints the beginning and end of each wait, in seconds of the
 monotonic clock, which is the same in all processes.

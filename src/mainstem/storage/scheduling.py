@@ -33,7 +33,8 @@ def answer_at_once() -> None:
 
 def come_first() -> None:
     """For the calling thread, which hardly computes: it runs as soon as it wakes, whoever is on the processor, where the
-    process has the right to ask for that (root, CAP_SYS_NICE, a limit of real-time priority). Elsewhere it answers at once."""
+    process has the right to ask for that (root, CAP_SYS_NICE, a limit of real-time priority). Elsewhere it answers at
+    once."""
     try:
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
             os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
@@ -42,8 +43,8 @@ def come_first() -> None:
 
 
 def leave_a_core(pid: int) -> None:
-    """For another process, which has just begun: of several cores it and its threads leave one to the others. However nice it
-    is, Linux looks only every few milliseconds whether somebody else should have a core that it computes on."""
+    """For another process, which has just begun: of several cores it and its threads leave one to the others. However nice
+    it is, Linux looks only every few milliseconds whether somebody else should have a core that it computes on."""
     with contextlib.suppress(AttributeError, OSError):
         cores = sorted(os.sched_getaffinity(0))
         if len(cores) > 1:
