@@ -1,8 +1,8 @@
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from mainstem.storage.engine import Buffer
 
-def write_steadily(fd: int, buffers: Sequence[Buffer]) -> None:
+def write_steadily(fd: int, buffers: Iterable[Buffer]) -> None:
     """All of them from the file's beginning on. The interpreter is free meanwhile. An `fsync` has to follow."""
 
 def read_steadily(fd: int, size: int, position: int) -> bytes:
