@@ -36,7 +36,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mainstem.codec.batch import BATCH_HEAD_SIZE, crc32c
+from mainstem.codec.batch import BATCH_HEAD_SIZE, FRAME_HEAD_SIZE, crc32c
 from mainstem.codec.compression import inflate
 from mainstem.codec.large_memory import Block
 from mainstem.log._search_index import BlockTokens, holds_all, token_hashes
@@ -130,14 +130,13 @@ def _zones(part: Path, size: int) -> Iterator[_Zone]:
             tokens.clear()
             got = read_steadily_into(fd, room[: size - at], at)
             taken, packed, damaged = tokens.add_frames(room, got)
-            if damaged or (not taken and (got < len(room) or len(room) >= FRAME_BYTES_MAX)):
+            frame_bytes = FRAME_HEAD_SIZE + int.from_bytes(room[8:12])
+            if damaged or (not taken and (got < len(room) or frame_bytes > FRAME_BYTES_MAX)):
                 tokens.give_up()
                 yield _Zone(at, size - at, b"", tokens)  # the rest: whoever reads it meets what is wrong
                 return
-            if (
-                not taken
-            ):  # a frame larger than a block; to fill new memory with zeros would keep the interpreter's lock
-                room = Block(min(len(room) * 4, FRAME_BYTES_MAX)).view()
+            if not taken:  # larger than a block; filling new memory with zeros would keep the interpreter's lock
+                room = Block(frame_bytes).view()
                 continue
             for position, length in packed:
                 _add_packed(tokens, room[position : position + length])
