@@ -191,7 +191,7 @@ def test_nothing_that_is_offered_is_refused(user: str, broker: Broker) -> None:
 
 
 @pytest.mark.parametrize(
-    "user", [pytest.param(one, marks=[] if one in ("reader", "neighbour") else [pytest.mark.slow]) for one in RULES]
+    "user", [pytest.param(one, marks=[] if one == "reader" else [pytest.mark.slow]) for one in RULES]
 )
 def test_nothing_is_refused_to_a_browser_with_its_scripts(user: str, context: BrowserContext, broker: Broker) -> None:
     log_in(context, user, PASSWORD)

@@ -108,7 +108,9 @@ def test_what_lies_where_is_shown_with_what_it_costs(tmp_path: Path) -> None:
         assert [one["remote_bytes"] for one in listed if one["log"] == span["log"]] == [size]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(one, marks=[pytest.mark.slow] if one == "tier" else []) for one in KINDS]
+)
 def test_what_is_erased_is_in_no_object_and_on_no_disk_any_more(tmp_path: Path, kind: str) -> None:
     """Also not in bundles that others need, as the topic's other log does."""
     rules = [f"policies.{topics}/#.{one}" for topics in "os" for one in KINDS[kind]]

@@ -99,7 +99,8 @@ class Worker:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "strategy"), [("classic", "range"), ("classic", "cooperative-sticky"), ("consumer", None)]
+    ("protocol", "strategy"),
+    [pytest.param("classic", "range", marks=pytest.mark.slow), ("classic", "cooperative-sticky"), ("consumer", None)],
 )
 def test_three_members_rebalance_under_load_and_nothing_is_lost(
     broker: Broker, protocol: str, strategy: str | None
@@ -189,7 +190,7 @@ def test_two_instances_of_one_id_fence_each_other(broker: Broker) -> None:
     first.close()
 
 
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("strategy", [pytest.param("range", marks=pytest.mark.slow), "cooperative-sticky"])
 def test_the_members_of_a_group_are_upgraded_one_by_one_and_back(broker: Broker, strategy: str) -> None:
     topic, group = create_topic(broker, unique("mixed"), 4), unique("g")
     members: list[Consumer] = []

@@ -98,7 +98,7 @@ def test_of_two_brokers_that_claim_a_prefix_at_the_same_moment_one_is_refused(
     assert "belongs to another broker" in said[1]
 
 
-@pytest.mark.parametrize("engine", ["tier", "object"])
+@pytest.mark.parametrize("engine", ["tier", pytest.param("object", marks=pytest.mark.slow)])
 def test_a_broker_that_runs_on_after_its_bucket_was_restored_elsewhere_replaces_nothing(
     tmp_path: Path, engine: str
 ) -> None:
