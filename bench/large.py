@@ -7,7 +7,7 @@ fresh broker, whose largest message is raised, on a machine whose memory is in u
 machines: so here publisher and consumer of large ones run at idle priority, by system calls that are short, and the small
 ones' client, where it may, has a core as soon as something comes. `late` is the p99 of how late that client was itself when
 it sent one: it comes before all others, so no core was to be had then, by the broker neither. `still` is the share of the
-time in which no core of the machine ran; those waits are not counted (`standstill.py`).
+time in which no core of the machine ran; that part of a wait is taken off it (`standstill.py`).
 
     python -m bench large                                  # 50 MB, 15 seconds each
     python -m bench.large --megabytes 14 --seconds 5 --only amqp

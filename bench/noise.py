@@ -4,12 +4,13 @@ One MQTT client publishes at QoS 1 and pings, each a hundred times a second, alo
 when a message was due. `ack` ends on the disk, `ping` says what the loop alone adds. `turn` is the longest turn of the loop
 beyond 20 ms that the broker's watchdog saw, and where. `no core` is how much of the time the loop's thread could have run
 and had no core: the noise and the quiet client run on the same machine, and that part of a wait is the machine's. `still` is
-how much of it every core stood still: those waits are not counted (`standstill.py`). `fsync` is the p99 of the broker's
-syncs meanwhile (the upper end of a bucket), and `bare` that of a process that only appends a few bytes and syncs them, a
-hundred times a second on the same disk (`noise_disk.py`): that part of an ack's wait is the disk's. Each noise meets a fresh
-broker, and runs at idle priority in the same session: it takes the cores that broker and quiet client leave, as if it came
-from other machines. The noise is in the default namespace, or one of its own; the quiet client is in the default namespace,
-too, and then (second line) in another than any noise. As root it waits for no core, as if it had a machine of its own, too.
+how much of it every core stood still: that part of a wait is taken off it (`standstill.py`). `fsync` is the p99 of the
+broker's syncs meanwhile (the upper end of a bucket), and `bare` that of a process that only appends a few bytes and syncs
+them, a hundred times a second on the same disk (`noise_disk.py`): that part of an ack's wait is the disk's. Each noise meets
+a fresh broker, and runs at idle priority in the same session: it takes the cores that broker and quiet client leave, as if
+it came from other machines. The noise is in the default namespace, or one of its own; the quiet client is in the default
+namespace, too, and then (second line) in another than any noise. As root it waits for no core, as if it had a machine of its
+own, too.
 
 mosquitto, RabbitMQ and Apache Kafka meet noises of their own protocol (`noise_peers.py`).
 
@@ -75,7 +76,7 @@ def say(line: str) -> None:
 
 @dataclass(slots=True)
 class Waits:
-    """Milliseconds, of those that count."""
+    """Milliseconds, without what stood still."""
 
     acks: list[float]
     pings: list[float]

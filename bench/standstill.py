@@ -3,7 +3,7 @@
 A virtual machine is given so much of its host's processors in each tenth of a second; once it has used that up, all its
 cores stand still until the next, for up to 35 ms, beside whatever runs in it. So on each core a process of highest priority
 wakes up every two milliseconds and notes when it was late. What all of them noted at once was the host: no program keeps
-every core from such a process at the same moment. Waits of that moment say nothing about a server, and are not counted.
+every core from such a process at the same moment. That part of a wait says nothing about a server, and is taken off it.
 
 Each process says when it begins. Once its input is closed it prints the beginning and end of each wait, in seconds of the
 monotonic clock, which is the same in all processes.
@@ -33,7 +33,7 @@ class Wait:
 
 @dataclass(slots=True)
 class Standstill:
-    """Spans in which no core ran, in order."""
+    """Spans in which no core ran."""
 
     spans: Spans = field(default_factory=list)
     watched_s: float = 0.0
@@ -43,14 +43,11 @@ class Standstill:
         return sum(end - begin for begin, end in self.spans) / self.watched_s if self.watched_s else 0.0
 
     def counted(self, waits: list[Wait]) -> list[float]:
-        """Milliseconds of those that no standstill made longer."""
-        kept, at = list[float](), 0
-        for wait in sorted(waits, key=lambda one: one.due_s):
-            while at < len(self.spans) and self.spans[at][1] < wait.due_s:
-                at += 1
-            if at == len(self.spans) or self.spans[at][0] > wait.due_s + wait.ms / 1000:
-                kept.append(wait.ms)
-        return kept
+        """Milliseconds of each, without what of it stood still."""
+        return [max(0.0, wait.ms - 1000 * self._within(wait.due_s, wait.due_s + wait.ms / 1000)) for wait in waits]
+
+    def _within(self, begin_s: float, end_s: float) -> float:
+        return sum(max(0.0, min(end, end_s) - max(begin, begin_s)) for begin, end in self.spans)
 
 
 @contextlib.contextmanager
@@ -105,7 +102,7 @@ def main() -> int:
     while not select.select([sys.stdin], [], [], max(0.0, due - time.monotonic()))[0]:
         now = time.monotonic()
         if now - due > LATE_S:
-            spans.append((due - PERIOD_S, now))  # it stood still from some moment after the last look
+            spans.append((due, now))  # perhaps for a little longer: since the last look
         due = max(due + PERIOD_S, now)
     print(*(f"{begin:.6f} {end:.6f}" for begin, end in spans))
     return 0

@@ -48,9 +48,7 @@ METADATA, TIER = "metadata.sqlite", "tier.sqlite"
 STATE, SNAPSHOT_1, STAMPS, STAGING = "state", "state.snapshot", "stamps", "staging"
 ATTEMPTS_MAX = 10  # of one log, when retention takes files away meanwhile
 REMOVAL_S_MAX = 5.0  # from the moment a log is closed until its directory is gone
-COPY_BYTES = (
-    256 << 10
-)  # read at once; written as large files are (`steady.py`), so that the broker's syncs wait for little
+COPY_BYTES = 256 << 10  # read at once; a copy is written as large files are (`steady.py`)
 STAMP_MAX = (1 << 63) - 1
 Progress = Callable[[int, int], None]  # bytes done, bytes in all
 

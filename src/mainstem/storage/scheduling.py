@@ -34,9 +34,9 @@ def answer_at_once() -> None:
 def come_first() -> None:
     """For the calling thread, which hardly computes: it runs as soon as it wakes, whoever is on the processor, where the
     process has the right to ask for that (root, CAP_SYS_NICE, a limit of real-time priority). Elsewhere it answers at
-    once."""
+    once. See ADR 108."""
     try:
-        if os.sched_getscheduler(0) == os.SCHED_OTHER:
+        if os.sched_getscheduler(0) == os.SCHED_OTHER and os.getpriority(os.PRIO_PROCESS, 0) >= 0:
             os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
     except (AttributeError, OSError):
         answer_at_once()

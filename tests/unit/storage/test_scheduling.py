@@ -90,10 +90,11 @@ def test_whoever_chose_a_priority_keeps_it() -> None:
     tell = f"""
 import os, sys
 sys.path[:0] = {sys.path!r}
-from tests.unit.storage.test_scheduling import answer_at_once, attributes
+from tests.unit.storage.test_scheduling import answer_at_once, attributes, come_first
 os.{{how}}
 before = attributes(), os.sched_getscheduler(0)
 answer_at_once()
+come_first()
 print((attributes(), os.sched_getscheduler(0)) == before)
 """
     ways = ["sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))"]

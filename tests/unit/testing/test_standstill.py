@@ -1,4 +1,4 @@
-"""Which waits a bench counts: none of a moment in which the whole machine stood still."""
+"""What of a wait a bench counts: nothing of a moment in which the whole machine stood still."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def test_the_machine_stood_still_where_every_core_did() -> None:
     assert together([first, []]) == []
 
 
-def test_waits_that_a_standstill_made_longer_are_not_counted() -> None:
+def test_what_stood_still_is_no_part_of_a_wait_and_the_rest_of_it_is() -> None:
     standstill = Standstill([(10.0, 10.5), (20.0, 20.1)], watched_s=30.0)
-    before, across, within = Wait(9.0, 500.0), Wait(9.9, 200.0), Wait(10.2, 400.0)
-    between, after = Wait(15.0, 4_000.0), Wait(20.2, 1.0)
-    assert standstill.counted([after, within, before, between, across]) == [500.0, 4_000.0, 1.0]
+    before, into, within, long = Wait(9.0, 500.0), Wait(9.9, 200.0), Wait(10.1, 300.0), Wait(9.0, 20_000.0)
+    counted = standstill.counted([before, into, within, long, Wait(20.2, 1.0)])
+    assert [round(ms, 6) for ms in counted] == [500.0, 100.0, 0.0, 19_400.0, 1.0]
     assert round(standstill.share, 6) == 0.02
-    assert Standstill().counted([across]) == [200.0]
+    assert Standstill().counted([into]) == [200.0]
     assert Standstill().share == 0.0

@@ -21,8 +21,8 @@ A tenant's next turn is due a stride (1 / share) after its last; it does not sav
 
 While clients are about that say little (`company_until_ns`), a slice is a quarter as long: an ack waits for two turns of the
 loop, one that reads its publish and one that hears of its sync. Whoever begins something longer in the middle of the loop's
-turn (a megabyte of a Kafka client, a flood's next slice) lets them in first (`let_in`): they wait for one such piece, not
-for all that the loop has before it.
+turn (a megabyte of a Kafka client, a flood's next slice, the next of thousands who connect or leave) lets them in first
+(`let_in`): they wait for one such piece, not for all that the loop has before it.
 """
 
 from __future__ import annotations
